@@ -1,0 +1,528 @@
+"""The intermediate representation: what one rank does, as immutable data.
+
+A plan opens with steps that touch only this rank's scratch, then with one *arrival* (every rank
+publishes a line, every rank reads all lines), then runs its lanes. A lane is an in-order queue of
+loops; a loop repeats its steps over the chunks of the vector. Counts are bound when the plan runs,
+so one plan serves every length.
+
+The vector of an operation has ``count`` elements and is cut into ``world_size`` blocks of
+``block_elements``; block ``b`` is ``[b * block_elements, min((b + 1) * block_elements, count))``.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import hashlib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeAlias
+
+from cocoll.errors import InternalError, UsageError
+
+__all__ = [
+    "PACK_VERSION",
+    "SHARD_ALIGNMENT_ELEMENTS",
+    "WHOLE_VECTOR",
+    "After",
+    "Arrive",
+    "Buffer",
+    "Call",
+    "Composite",
+    "Copy",
+    "Flag",
+    "Fragment",
+    "Lane",
+    "Loop",
+    "Native",
+    "Opcode",
+    "Plan",
+    "Receive",
+    "Reduce",
+    "Send",
+    "Signal",
+    "Span",
+    "Step",
+    "View",
+    "Wait",
+    "block_elements",
+    "block_range",
+    "chunk_range",
+    "loop_iterations",
+]
+
+PACK_VERSION = 1
+
+#: ``Communicator.shard_range`` rounds a shard up to this many elements, so that a shard of any
+#: dtype starts on a 16-byte boundary and a Philox group of four is never cut (DESIGN 1, rule 9).
+SHARD_ALIGNMENT_ELEMENTS = 16
+
+#: The block index that stands for the vector as a whole.
+WHOLE_VECTOR = -1
+
+
+class Buffer(enum.IntEnum):
+    """The memory that a view lies in.
+
+    ``SOURCE``, ``RESULT`` and ``OPERAND`` are the caller's arrays. The others are scratch that the
+    executor owns in every rank's mapped memory: ``LINE`` is the 64-byte payload of the arrival
+    line, ``SMALL`` the staging of one-shot operations, ``STAGING`` the slots of chunked ones.
+    """
+
+    SOURCE = 0
+    RESULT = 1
+    OPERAND = 2
+    LINE = 3
+    SMALL = 4
+    STAGING = 5
+
+    @property
+    def copies(self) -> int:
+        """How many instances alternate between consecutive operations of a communicator."""
+        return 2 if self in (Buffer.LINE, Buffer.SMALL) else 1
+
+    @property
+    def is_scratch(self) -> bool:
+        """Whether the executor, not the caller, owns the memory."""
+        return self >= Buffer.LINE
+
+
+class Flag(enum.IntEnum):
+    """The counters between each ordered pair of ranks; each has one writer and one reader."""
+
+    REQUEST = 0
+    ANSWER = 1
+    DONE = 2
+    USER = 3
+
+
+class Span(enum.IntEnum):
+    """What a loop runs over."""
+
+    ONCE = 0
+    BLOCK = 1
+    WHOLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Where the elements of the current chunk lie in one buffer of one rank.
+
+    Parameters
+    ----------
+    buffer : Buffer
+        The memory.
+    rank : int
+        The rank that owns the memory.
+    itemsize_bytes : int
+        Bytes of one element as stored here.
+    index : int, default 0
+        Which result or operand, where there are several.
+    origin : int, default 0
+        The block whose first element is the buffer's first element (0: the buffer holds the whole
+        vector). Only where `slots` is 0.
+    offset_bytes : int, default 0
+        Scratch only: distance from the start of the region.
+    slots : int, default 0
+        0: elements lie at their logical place. k > 0: iteration i uses slot ``i % k`` and the
+        chunk starts at the start of its slot.
+    slot_bytes : int, default 0
+        Distance between slots.
+    """
+
+    buffer: Buffer
+    rank: int
+    itemsize_bytes: int
+    index: int = 0
+    origin: int = 0
+    offset_bytes: int = 0
+    slots: int = 0
+    slot_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """A dependence inside a rank: wait until a lane has completed iteration ``i - lag``.
+
+    ``i`` is the iteration of the loop that waits. ``lag=None`` waits for the end of the lane.
+    """
+
+    lane: int
+    lag: int | None = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Move the chunk of `block` from one view to another of the same element type."""
+
+    block: int
+    source: View
+    destination: View
+    after: tuple[After, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Reduce the chunk of `block` over `sources` in their order and store every result.
+
+    ``destinations[k]`` are the views that receive result k. `operands` are the epilogue's arrays
+    on this rank; the ones whose index stands in `updated` are written in place.
+    """
+
+    block: int
+    sources: tuple[View, ...]
+    destinations: tuple[tuple[View, ...], ...]
+    operands: tuple[View, ...] = ()
+    updated: tuple[int, ...] = ()
+    after: tuple[After, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Add one to the counter that `peer` waits on, releasing everything before it."""
+
+    peer: int
+    flag: int
+    after: tuple[After, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for the next signal of `peer`, acquiring everything before it."""
+
+    peer: int
+    flag: int
+    after: tuple[After, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the chunk of `block` to a rank whose memory is not mapped.
+
+    Steps of one rank with equal `group` (not 0) move as one.
+    """
+
+    block: int
+    peer: int
+    source: View
+    group: int = 0
+    after: tuple[After, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """Receive the chunk of `block` from a rank whose memory is not mapped."""
+
+    block: int
+    peer: int
+    destination: View
+    group: int = 0
+    after: tuple[After, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Run a whole collective of the library below; every rank must have the same one."""
+
+    name: str
+    block: int
+    source: View
+    destination: View
+    after: tuple[After, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Run a user function on a tile; it reads and writes the views it names."""
+
+    function: int
+    block: int
+    reads: tuple[View, ...] = ()
+    writes: tuple[View, ...] = ()
+    after: tuple[After, ...] = ()
+
+
+Step: TypeAlias = Copy | Reduce | Signal | Wait | Send | Receive | Native | Call
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Steps repeated over chunks of at most `chunk_elements`, iterations ``begin`` to ``end``.
+
+    ``Span.ONCE`` runs once and its chunk is the whole block; ``Span.BLOCK`` runs
+    ``ceil(block_elements / chunk_elements)`` times on every rank, whatever the length of its own
+    last block; ``Span.WHOLE`` runs ``ceil(count / chunk_elements)`` times. The last chunk is
+    clipped to its block. At least one iteration always exists, so that empty vectors synchronise.
+    """
+
+    steps: tuple[Step, ...]
+    span: Span = Span.ONCE
+    chunk_elements: int = 0
+    begin: int = 0
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """An in-order queue of loops. Not a thread: an executor runs all lanes as coroutines."""
+
+    name: str
+    loops: tuple[Loop, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """Primitive steps: the opening (before arrival, own scratch only) and the lanes (after it)."""
+
+    lanes: tuple[Lane, ...]
+    opening: tuple[Loop, ...] = ()
+
+
+class Composite(abc.ABC):
+    """An algorithm with parameters whose meaning is its expansion into primitive steps."""
+
+    kind: ClassVar[str]
+
+    @abc.abstractmethod
+    def expand(self, rank: int, world_size: int) -> Fragment:
+        """Give the primitive steps of one rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive(Composite):
+    """The opening handshake alone: a barrier."""
+
+    kind: ClassVar[str] = "arrive"
+
+    def expand(self, rank: int, world_size: int) -> Fragment:
+        """Give no steps: every plan arrives."""
+        return Fragment(lanes=())
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one rank does in one operation.
+
+    Parameters
+    ----------
+    rank, world_size : int
+        Whose plan this is.
+    body : Fragment or Composite
+        The steps.
+    name : str
+        The algorithm, for people.
+    alignment_elements : int, default SHARD_ALIGNMENT_ELEMENTS
+        What ``block_elements`` is rounded up to; 1 for the equal blocks of plain reduce_scatter
+        and allgather.
+    mapped_sources, mapped_results : bool, default False
+        Whether peers touch the caller's own arrays, which then must be symmetric memory. An
+        executor chooses another variant where they are not.
+    """
+
+    rank: int
+    world_size: int
+    body: Fragment | Composite
+    name: str
+    alignment_elements: int = SHARD_ALIGNMENT_ELEMENTS
+    mapped_sources: bool = False
+    mapped_results: bool = False
+    _fragment: list[Fragment] = field(default_factory=list, repr=False, compare=False, hash=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a rank outside the world."""
+        if not 0 <= self.rank < self.world_size:
+            raise UsageError(
+                f"plan {self.name!r}: wanted a rank in [0, {self.world_size}), got {self.rank}"
+            )
+
+    @property
+    def fragment(self) -> Fragment:
+        """The primitive steps, expanded once."""
+        if not self._fragment:
+            body = self.body
+            if isinstance(body, Composite):
+                body = body.expand(self.rank, self.world_size)
+            self._fragment.append(body)
+        return self._fragment[0]
+
+    def expand(self) -> Plan:
+        """Give an equal plan of primitive steps only."""
+        return replace(self, body=self.fragment, _fragment=[])
+
+    def pack(self) -> bytes:
+        """Give the versioned array of fixed-size records that executors run and stores keep.
+
+        Returns
+        -------
+        bytes
+            Records of :data:`RECORD_BYTES` bytes, laid out as ``host/packed.h`` reads them.
+        """
+        return b"".join(_pack_records(self))
+
+    def digest(self) -> str:
+        """Give the SHA-256 of the packed plan, in hexadecimal."""
+        return hashlib.sha256(self.pack()).hexdigest()
+
+
+def block_elements(count: int, world_size: int, alignment_elements: int) -> int:
+    """Give the length of a block: ceil(count / world_size), rounded up to the alignment."""
+    per_rank = -(-count // world_size)
+    return -(-per_rank // alignment_elements) * alignment_elements
+
+
+def block_range(block: int, count: int, length_elements: int) -> tuple[int, int]:
+    """Give the first and one-past-last element of a block, clipped to the vector."""
+    if block == WHOLE_VECTOR:
+        return 0, count
+    start = min(block * length_elements, count)
+    return start, min(start + length_elements, count)
+
+
+def loop_iterations(loop: Loop, count: int, length_elements: int) -> range:
+    """Give the iterations that a loop runs for a vector of `count` elements."""
+    if loop.span is Span.ONCE:
+        total = 1
+    else:
+        span_elements = length_elements if loop.span is Span.BLOCK else count
+        total = max(1, -(-span_elements // loop.chunk_elements))
+    end = total if loop.end is None else min(loop.end, total)
+    return range(loop.begin, end)
+
+
+def chunk_range(
+    loop: Loop, block: int, iteration: int, count: int, length_elements: int
+) -> tuple[int, int]:
+    """Give the elements of `block` that one iteration moves, clipped; empty past the end."""
+    start, stop = block_range(block, count, length_elements)
+    if loop.span is Span.ONCE:
+        return start, stop
+    first = min(start + iteration * loop.chunk_elements, stop)
+    return first, min(first + loop.chunk_elements, stop)
+
+
+class Opcode(enum.IntEnum):
+    """What a packed record is; ``host/packed.h`` has the same numbers."""
+
+    HEADER = 0
+    LANE = 1
+    LOOP = 2
+    COPY = 3
+    REDUCE = 4
+    SIGNAL = 5
+    WAIT = 6
+    AFTER = 7
+    VIEW = 8
+    SEND = 9
+    RECEIVE = 10
+    NATIVE = 11
+    CALL = 12
+
+
+# opcode and seven 32-bit fields, then two 64-bit fields; little-endian on every machine, so that a
+# stored plan can be read on another one.
+_RECORD = struct.Struct("<8i2q")
+RECORD_BYTES = _RECORD.size
+_NO_END = -1
+_WHOLE_LANE = -1
+_OPENING = -1
+
+
+def _record(opcode: Opcode, *fields: int, x: int = 0, y: int = 0) -> bytes:
+    padded = fields + (0,) * (7 - len(fields))
+    try:
+        return _RECORD.pack(opcode, *padded, x, y)
+    except struct.error as error:
+        raise InternalError(f"{opcode.name} record {fields} does not fit 32 bits") from error
+
+
+def _pack_view(view: View) -> bytes:
+    return _record(
+        Opcode.VIEW,
+        view.buffer,
+        view.rank,
+        view.itemsize_bytes,
+        view.index,
+        view.origin,
+        view.slots,
+        x=view.offset_bytes,
+        y=view.slot_bytes,
+    )
+
+
+def _pack_step(step: Step) -> Iterator[bytes]:
+    for after in step.after:
+        lag = _WHOLE_LANE if after.lag is None else after.lag
+        yield _record(Opcode.AFTER, after.lane, lag)
+    match step:
+        case Copy(block, source, destination):
+            yield _record(Opcode.COPY, block)
+            yield _pack_view(source)
+            yield _pack_view(destination)
+        case Reduce(block, sources, destinations, operands, updated):
+            copies = len(destinations[0]) if destinations else 0
+            if any(len(views) != copies for views in destinations):
+                raise UsageError("every result of a reduce step must have as many destinations")
+            mask = sum(1 << index for index in updated)
+            yield _record(
+                Opcode.REDUCE,
+                block,
+                len(sources),
+                len(destinations),
+                copies,
+                len(operands),
+                x=mask,
+            )
+            for view in (*sources, *(v for views in destinations for v in views), *operands):
+                yield _pack_view(view)
+        case Signal(peer, flag):
+            yield _record(Opcode.SIGNAL, peer, flag)
+        case Wait(peer, flag):
+            yield _record(Opcode.WAIT, peer, flag)
+        case Send(block, peer, view, group):
+            yield _record(Opcode.SEND, block, peer, group)
+            yield _pack_view(view)
+        case Receive(block, peer, view, group):
+            yield _record(Opcode.RECEIVE, block, peer, group)
+            yield _pack_view(view)
+        case Native(name, block, source, destination):
+            code = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
+            yield _record(Opcode.NATIVE, block, x=code)
+            yield _pack_view(source)
+            yield _pack_view(destination)
+        case Call(function, block, reads, writes):
+            yield _record(Opcode.CALL, function, block, len(reads), len(writes))
+            for view in (*reads, *writes):
+                yield _pack_view(view)
+
+
+def _pack_loop(loop: Loop) -> Iterator[bytes]:
+    if loop.span is not Span.ONCE and loop.chunk_elements <= 0:
+        raise UsageError(f"a loop over {loop.span.name} needs chunk_elements > 0")
+    end = _NO_END if loop.end is None else loop.end
+    yield _record(
+        Opcode.LOOP, loop.span, loop.begin, end, len(loop.steps), x=loop.chunk_elements
+    )
+    for step in loop.steps:
+        yield from _pack_step(step)
+
+
+def _pack_records(plan: Plan) -> Iterator[bytes]:
+    fragment = plan.fragment
+    flags = plan.mapped_sources | plan.mapped_results << 1
+    yield _record(
+        Opcode.HEADER,
+        PACK_VERSION,
+        plan.rank,
+        plan.world_size,
+        plan.alignment_elements,
+        len(fragment.lanes),
+        flags,
+    )
+    for index, loops in (
+        (_OPENING, fragment.opening),
+        *((index, lane.loops) for index, lane in enumerate(fragment.lanes)),
+    ):
+        yield _record(Opcode.LANE, index, len(loops))
+        for loop in loops:
+            yield from _pack_loop(loop)
