@@ -500,11 +500,9 @@ def _pack_loop(loop: Loop) -> Iterator[bytes]:
     if loop.span is not Span.ONCE and loop.chunk_elements <= 0:
         raise UsageError(f"a loop over {loop.span.name} needs chunk_elements > 0")
     end = _NO_END if loop.end is None else loop.end
-    yield _record(
-        Opcode.LOOP, loop.span, loop.begin, end, len(loop.steps), x=loop.chunk_elements
-    )
-    for step in loop.steps:
-        yield from _pack_step(step)
+    body = [record for step in loop.steps for record in _pack_step(step)]
+    yield _record(Opcode.LOOP, loop.span, loop.begin, end, x=loop.chunk_elements, y=len(body))
+    yield from body
 
 
 def _pack_records(plan: Plan) -> Iterator[bytes]:
