@@ -1,0 +1,113 @@
+# Everything is set up by itself: `make demo` and `make test` work on a fresh clone. They need Linux
+# with Python >= 3.10 (headers, venv), make and a C++ compiler.
+
+PYTHON3 ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PYTHON := $(BIN)/python
+PIP := $(PYTHON) -m pip --disable-pip-version-check
+PYTEST := $(PYTHON) -m pytest
+MPIRUN := $(BIN)/mpirun
+
+# More ranks than cores, and root (containers): Open MPI refuses both unless told.
+export PRTE_MCA_rmaps_default_mapping_policy := :oversubscribe
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+
+# What the native parts are made of: sources of the extension, of the catalogue, and its generator.
+NATIVE_SOURCES := setup.py pyproject.toml \
+  $(shell find cocoll -name '*.pyx' -o -name '*.pxd' -o -name '*.h') \
+  $(shell find cocoll/kernels cocoll/epilogues cocoll/plan -name '*.py') cocoll/errors.py cocoll/dtypes.py
+HEADERS := $(shell find cocoll tests -name '*.h' -not -path '*/_generated/*') \
+  $(shell find tests -name '*.cpp')
+
+.PHONY: help build demo test test-unit test-ranks test-errors test-repo test-native test-long \
+  lint type format bench-peers clean
+.DELETE_ON_ERROR:
+# One pip at a time in one environment, and tests that share the machine one after the other.
+.NOTPARALLEL:
+
+help:
+	@echo "make demo         train on real digits with 4 ranks, with and without fusion"
+	@echo "make test         all tests (torch's CPU build is installed for them)"
+	@echo "make build        the package, editable, in $(VENV)"
+	@echo "make lint         style, types, stubs, spelling;  make format repairs style"
+	@echo "make bench-peers  the libraries that benchmarks compare with, in .venv-peers"
+	@echo "make bench-SUITE  one suite of benchmarks/run.py"
+
+# ---- environments: a stamp a set of packages, so that each target installs only what it needs ----
+
+$(VENV)/.stamp-venv: pyproject.toml
+	$(PYTHON3) -m venv $(VENV)
+	$(PIP) install --quiet --upgrade 'pip>=25.1'
+	$(PIP) install --quiet --group build
+	@touch $@
+
+$(VENV)/.stamp-build: $(NATIVE_SOURCES) $(VENV)/.stamp-venv
+	$(PIP) install --quiet --no-build-isolation --editable '.[mpi]'
+	@touch $@
+
+$(VENV)/.stamp-demo: $(VENV)/.stamp-venv
+	$(PIP) install --quiet --group demo
+	@touch $@
+
+$(VENV)/.stamp-lint: $(VENV)/.stamp-venv
+	$(PIP) install --quiet --group lint
+	@touch $@
+
+$(VENV)/.stamp-test: $(VENV)/.stamp-venv
+	$(PIP) install --quiet --group test --group test-torch
+	@touch $@
+
+build: $(VENV)/.stamp-build
+
+demo: $(VENV)/.stamp-build $(VENV)/.stamp-demo
+	$(MPIRUN) -n 4 $(PYTHON) examples/train_digits.py
+
+# ---- tests ----
+
+test: test-unit test-ranks test-errors test-repo test-native \
+  test-mpi-1 test-mpi-2 test-mpi-3 test-mpi-4 test-mpi-5 test-mpi-8
+
+test-unit test-ranks test-errors test-repo test-native: test-%: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	$(PYTEST) tests/$*
+
+# A file descriptor captured by pytest would swallow what a rank says as it dies: capture=sys.
+test-mpi-%: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	$(MPIRUN) -n $* --oversubscribe $(PYTHON) -m pytest --capture=sys -p no:cacheprovider tests/mpi
+
+test-long: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	$(PYTEST) -m long tests
+
+# ---- style and types ----
+
+lint: $(VENV)/.stamp-build $(VENV)/.stamp-lint $(VENV)/.stamp-test type
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/cython-lint cocoll
+	$(if $(HEADERS),$(BIN)/clang-format --dry-run -Werror $(HEADERS))
+	$(BIN)/codespell cocoll tests benchmarks examples docs README.md CHANGELOG.md Makefile setup.py
+	$(BIN)/numpydoc lint $(shell find cocoll -name '*.py')
+
+type: $(VENV)/.stamp-build $(VENV)/.stamp-lint $(VENV)/.stamp-test
+	$(BIN)/mypy
+	$(BIN)/stubtest cocoll --allowlist tests/repo/stubtest_allowlist.txt
+
+format: $(VENV)/.stamp-lint
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(if $(HEADERS),$(BIN)/clang-format -i $(HEADERS))
+
+# ---- benchmarks ----
+
+bench-peers: $(VENV)/.stamp-build
+	$(PYTHON3) benchmarks/peers/install.py
+
+bench-%: $(VENV)/.stamp-build
+	$(PYTHON) benchmarks/run.py $*
+
+clean:
+	rm -rf build dist *.egg-info cocoll/_core*.so cocoll/kernels/_catalogue_*.so
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find cocoll tests benchmarks examples -name __pycache__ -type d -exec rm -rf {} +
+	rm -f $(VENV)/.stamp-build
