@@ -1,0 +1,242 @@
+// One rank's end of a communicator on one host: its peers, its counters, and what it waits for.
+
+#ifndef COCOLL_HOST_ENDPOINT_H_
+#define COCOLL_HOST_ENDPOINT_H_
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <vector>
+
+#include "arena.h"
+#include "control.h"
+#include "wait.h"
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+
+namespace cocoll::host {
+
+enum class Status : int32_t {
+  kDone = 0,
+  kPending = 1,   // call resume() again; Python looks for signals in between
+  kMismatch = 2,  // ranks asked for different operations; nothing has moved
+  kTimeout = 3,
+  kPeerLost = 4,
+  kAborted = 5,
+  kNotPrepared = 6,  // the program has no variant for what the ranks brought
+};
+
+// Sizes of the scratch that every rank of a communicator has, agreed when it is made.
+struct ScratchSizes {
+  int64_t small_bytes;    // one of the two one-shot stagings
+  int64_t staging_bytes;  // the slots of chunked operations
+};
+
+// Where the regions lie in a rank's segment; equal on all ranks.
+struct Regions {
+  int64_t small[2];
+  int64_t staging;
+  int64_t heap;  // the first byte for symmetric arrays
+
+  Regions() = default;
+  Regions(int32_t world_size, const ScratchSizes& sizes) {
+    size_t at = round_up(Control::bytes(world_size), 4096);
+    for (int64_t& copy : small) {
+      copy = static_cast<int64_t>(at);
+      // The odd line keeps the copies, and the ranks' equal offsets, on different L1 sets.
+      at += round_up(static_cast<size_t>(sizes.small_bytes), 4096) + kCacheLineBytes;
+    }
+    staging = static_cast<int64_t>(round_up(at, kCacheLineBytes));
+    at = static_cast<size_t>(staging) + static_cast<size_t>(sizes.staging_bytes);
+    heap = static_cast<int64_t>(round_up(at, kHugePageBytes));
+  }
+};
+
+struct Peer {
+  Segment* segment = nullptr;
+  char* base = nullptr;
+  Control* control = nullptr;
+  int pidfd = -1;  // -1: a rank of this process, or a kernel without pidfd
+};
+
+class Endpoint {
+ public:
+  Endpoint(int32_t rank, int32_t world_size, const ScratchSizes& sizes, bool oversubscribed,
+           int64_t timeout_nanoseconds)
+      : rank(rank),
+        world_size(world_size),
+        sizes(sizes),
+        regions(world_size, sizes),
+        policy(make_wait_policy(oversubscribed)),
+        timeout_nanoseconds(timeout_nanoseconds),
+        peers(static_cast<size_t>(world_size)),
+        signalled_(static_cast<size_t>(world_size) * kFlagCount, 0),
+        awaited_(static_cast<size_t>(world_size) * kFlagCount, 0),
+        suspects_(static_cast<size_t>(world_size), 0) {}
+
+  ~Endpoint() {
+    for (Peer& peer : peers) {
+      if (peer.pidfd >= 0) ::close(peer.pidfd);
+      if (peer.segment != nullptr) peer.segment->release();
+    }
+    if (commons != nullptr) commons->release();
+  }
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+
+  // Makes this rank's segment and its control page. Gives 0 or an errno.
+  int create_segment(size_t reserved_bytes, uint64_t token) {
+    Segment* segment = Segment::create(reserved_bytes);
+    if (segment == nullptr) return errno;
+    adopt(rank, segment);
+    const int error = segment->grow(static_cast<size_t>(regions.heap));
+    if (error != 0) return error;
+    Control* control = own();
+    control->version = kControlVersion;
+    control->rank = rank;
+    control->world_size = world_size;
+    control->pid = static_cast<int32_t>(getpid());
+    control->token = token;
+    control->waiting_rank.store(-1);
+    // Sequences start at 0, so an unwritten line must not look like an arrival.
+    for (ArrivalLine& line : control->lines) line.sequence.store(kNoSequence);
+    control->state.store(static_cast<uint32_t>(RankState::kPresent));
+    control->magic = kControlMagic;
+    return 0;
+  }
+
+  // Maps a peer's segment. Gives 0, an errno, or ENOENT where it is not on this host.
+  int attach_segment(int32_t peer, const SegmentTicket& ticket) {
+    Segment* segment = Segment::attach(ticket);
+    if (segment == nullptr) return errno;
+    adopt(peer, segment);
+    if (ticket.process != process_token()) {
+      // Without pidfd (Linux < 5.3) a death is found by the timeout alone.
+      peers[peer].pidfd = static_cast<int>(syscall(SYS_pidfd_open, ticket.pid, 0));
+    }
+    const Control* control = peers[peer].control;
+    return control->magic == kControlMagic && control->version == kControlVersion &&
+                   control->rank == peer
+               ? 0
+               : EPROTO;
+  }
+
+  Control* own() const { return peers[static_cast<size_t>(rank)].control; }
+
+  char* region(int32_t peer, int64_t offset_bytes) const {
+    return peers[static_cast<size_t>(peer)].base + offset_bytes;
+  }
+
+  // The reference under which peers find memory of this rank, or kNotMapped.
+  uint64_t reference(const void* data, int64_t bytes) const {
+    const char* start = static_cast<const char*>(data);
+    const Segment* mine = peers[static_cast<size_t>(rank)].segment;
+    if (start >= mine->base() + regions.heap && start + bytes <= mine->base() + mine->reserved_bytes())
+      return static_cast<uint64_t>(start - mine->base());
+    if (commons != nullptr && start >= commons->base() &&
+        start + bytes <= commons->base() + commons->reserved_bytes())
+      return static_cast<uint64_t>(start - commons->base()) | kReplicatedBit;
+    return kNotMapped;
+  }
+
+  char* resolve(int32_t peer, uint64_t reference) const {
+    if (reference & kReplicatedBit) return commons->base() + (reference & ~kReplicatedBit);
+    return peers[static_cast<size_t>(peer)].base + reference;
+  }
+
+  // --- Flags. Plans hold ordinals; the counters here are their base. ---
+
+  void signal(int32_t peer, int32_t flag) {
+    Control* control = peers[static_cast<size_t>(peer)].control;
+    const uint32_t count = ++signalled_[counter(peer, flag)];
+    publish(&control->flags()[rank * kFlagCount + flag].count, count, control);
+  }
+
+  // Takes the next signal if it has come.
+  bool take(int32_t peer, int32_t flag) {
+    uint32_t& count = awaited_[counter(peer, flag)];
+    const uint32_t seen =
+        own()->flags()[peer * kFlagCount + flag].count.load(std::memory_order_seq_cst);
+    if (static_cast<int32_t>(seen - (count + 1)) < 0) return false;
+    ++count;
+    return true;
+  }
+
+  // --- Failure. ---
+
+  void abort(AbortReason reason, int32_t culprit) {
+    const uint64_t word = pack_abort(culprit, sequence, reason);
+    for (const Peer& peer : peers) {
+      if (peer.control == nullptr) continue;
+      uint64_t none = 0;
+      peer.control->abort.compare_exchange_strong(none, word);
+      ring(peer.control);
+    }
+  }
+
+  // Says to everyone that this rank takes part no more.
+  void leave() {
+    own()->state.store(static_cast<uint32_t>(RankState::kLeft), std::memory_order_seq_cst);
+    for (const Peer& peer : peers)
+      if (peer.control != nullptr) ring(peer.control);
+  }
+
+  uint64_t abort_word() const { return own()->abort.load(std::memory_order_acquire); }
+
+  // Whether a rank that this one waits for is gone. What it published before it went is visible
+  // after it is seen to be gone, so a rank is lost only when a poll after the sighting still fails.
+  bool lost(int32_t peer) {
+    const bool gone = has_gone(peer);
+    const bool before = suspects_[static_cast<size_t>(peer)] != 0;
+    suspects_[static_cast<size_t>(peer)] = gone;
+    return gone && before;
+  }
+
+  static constexpr uint64_t kNoSequence = ~uint64_t{0};
+
+  const int32_t rank;
+  const int32_t world_size;
+  const ScratchSizes sizes;
+  const Regions regions;
+  const WaitPolicy policy;
+  int64_t timeout_nanoseconds;
+  std::vector<Peer> peers;
+  Segment* commons = nullptr;  // memory of which the host has one copy
+  uint64_t sequence = 0;       // of the next operation
+  int32_t culprit = -1;        // who made the last operation fail
+
+ private:
+  size_t counter(int32_t peer, int32_t flag) const {
+    return static_cast<size_t>(peer) * kFlagCount + static_cast<size_t>(flag);
+  }
+
+  void adopt(int32_t peer, Segment* segment) {
+    Peer& entry = peers[static_cast<size_t>(peer)];
+    entry.segment = segment;
+    entry.base = segment->base();
+    entry.control = reinterpret_cast<Control*>(segment->base());
+  }
+
+  bool has_gone(int32_t peer) const {
+    const Peer& entry = peers[static_cast<size_t>(peer)];
+    if (entry.control->state.load(std::memory_order_seq_cst) ==
+        static_cast<uint32_t>(RankState::kLeft))
+      return true;
+    if (entry.pidfd < 0) return false;
+    pollfd event{entry.pidfd, POLLIN, 0};
+    return poll(&event, 1, 0) == 1;
+  }
+
+  std::vector<uint32_t> signalled_;
+  std::vector<uint32_t> awaited_;
+  std::vector<char> suspects_;
+};
+
+}  // namespace cocoll::host
+
+#endif  // COCOLL_HOST_ENDPOINT_H_
