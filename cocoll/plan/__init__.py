@@ -1,0 +1,81 @@
+"""Plans: what every rank does in an operation, as data that can be checked, stored and run.
+
+:mod:`~cocoll.plan.ir` defines plans, :mod:`~cocoll.plan.builder` lets anyone write one,
+:mod:`~cocoll.plan.verifier` proves that the plans of all ranks fit together. Nothing here touches
+memory, flags or wires: executors do.
+"""
+
+from cocoll.plan.builder import Builder, build_all
+from cocoll.plan.ir import (
+    PACK_VERSION,
+    SHARD_ALIGNMENT_ELEMENTS,
+    WHOLE_VECTOR,
+    After,
+    Arrive,
+    Buffer,
+    Call,
+    Composite,
+    Copy,
+    Flag,
+    Fragment,
+    Lane,
+    Loop,
+    Native,
+    Opcode,
+    Plan,
+    Receive,
+    Reduce,
+    Send,
+    Signal,
+    Span,
+    Step,
+    View,
+    Wait,
+    block_elements,
+    block_range,
+    chunk_range,
+    loop_iterations,
+)
+from cocoll.plan.listing import render_plan
+from cocoll.plan.memory import Aliasing, Relation
+from cocoll.plan.structure import check_plan
+from cocoll.plan.verifier import default_counts, verify
+
+__all__ = [
+    "PACK_VERSION",
+    "SHARD_ALIGNMENT_ELEMENTS",
+    "WHOLE_VECTOR",
+    "After",
+    "Aliasing",
+    "Arrive",
+    "Buffer",
+    "Builder",
+    "Call",
+    "Composite",
+    "Copy",
+    "Flag",
+    "Fragment",
+    "Lane",
+    "Loop",
+    "Native",
+    "Opcode",
+    "Plan",
+    "Receive",
+    "Reduce",
+    "Relation",
+    "Send",
+    "Signal",
+    "Span",
+    "Step",
+    "View",
+    "Wait",
+    "block_elements",
+    "block_range",
+    "build_all",
+    "check_plan",
+    "chunk_range",
+    "default_counts",
+    "loop_iterations",
+    "render_plan",
+    "verify",
+]

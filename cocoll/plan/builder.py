@@ -1,0 +1,610 @@
+"""Writes plans step by step, with every argument named and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from cocoll.errors import RankError, UsageError
+from cocoll.plan.ir import (
+    SHARD_ALIGNMENT_ELEMENTS,
+    After,
+    Buffer,
+    Call,
+    Copy,
+    Flag,
+    Fragment,
+    Lane,
+    Loop,
+    Plan,
+    Receive,
+    Reduce,
+    Send,
+    Signal,
+    Span,
+    Step,
+    View,
+    Wait,
+)
+from cocoll.plan.structure import check_plan
+from cocoll.plan.verifier import verify
+
+if TYPE_CHECKING:
+    from cocoll.plan.memory import Aliasing
+
+__all__ = ["AfterLanes", "Builder", "build_all"]
+
+#: What a step waits for: for each lane by name, how many iterations the lane may lag behind the
+#: step's own (0: it has completed the same iteration), or None for the lane's end.
+AfterLanes: TypeAlias = Mapping[str, int | None]
+
+_OPENING = "opening"
+
+
+@dataclass
+class _OpenLoop:
+    span: Span
+    chunk_elements: int
+    begin: int
+    end: int | None
+    steps: list[tuple[Step, AfterLanes]] = field(default_factory=list)
+    # Whether a context manager made it, and not a step that stands outside of any loop.
+    explicit: bool = True
+
+
+class Builder:
+    """Builds the plan of one rank.
+
+    Local and pure. Lanes and loops are context managers; a step belongs to the innermost one, and
+    one outside of any loop runs once. Names of lanes in `after` may be of lanes not yet written.
+
+    Parameters
+    ----------
+    rank, world_size : int
+        Whose plan this is.
+    name : str
+        The algorithm, for people.
+    alignment_elements : int, default SHARD_ALIGNMENT_ELEMENTS
+        What the length of a block is rounded up to, in elements.
+    mapped_sources, mapped_results : bool, default False
+        Whether steps touch the SOURCE, the RESULT of peers: symmetric memory only.
+
+    Raises
+    ------
+    RankError
+        The rank lies outside the world.
+
+    Examples
+    --------
+    An all-reduce in which every rank reads all peers' arrays and keeps the sum to itself, which
+    must not overwrite the source while a peer still reads it:
+
+    >>> from cocoll.plan import Builder, Flag, Span, build_all
+    >>> def allreduce(builder):
+    ...     ranks = range(builder.world_size)
+    ...     peers = [rank for rank in ranks if rank != builder.rank]
+    ...     with builder.lane("reduce"):
+    ...         with builder.loop(span=Span.WHOLE, chunk_elements=4096):
+    ...             builder.reduce(
+    ...                 sources=[builder.source(rank=rank, itemsize_bytes=4) for rank in ranks],
+    ...                 destinations=[[builder.result(itemsize_bytes=4)]],
+    ...             )
+    ...         for peer in peers:
+    ...             builder.signal(peer=peer, flag=Flag.DONE)
+    ...         for peer in peers:
+    ...             builder.wait(peer=peer, flag=Flag.DONE)
+    >>> plans = build_all(allreduce, 3, name="read_everything", mapped_sources=True)
+    >>> plans[1].name, len(plans)
+    ('read_everything', 3)
+
+    The plans have been verified. Without the exchange of flags they are refused: a rank could
+    return, and its caller overwrite the source, while a peer still reads.
+
+    >>> def broken(builder):
+    ...     ranks = range(builder.world_size)
+    ...     with builder.lane("reduce"):
+    ...         builder.reduce(
+    ...             sources=[builder.source(rank=rank, itemsize_bytes=4) for rank in ranks],
+    ...             destinations=[[builder.result(itemsize_bytes=4)]],
+    ...         )
+    >>> build_all(broken, 3, name="broken", mapped_sources=True)
+    Traceback (most recent call last):
+        ...
+    cocoll.errors.DependenceError: race on bytes ...
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        *,
+        name: str,
+        alignment_elements: int = SHARD_ALIGNMENT_ELEMENTS,
+        mapped_sources: bool = False,
+        mapped_results: bool = False,
+    ) -> None:
+        if world_size < 1 or not 0 <= rank < world_size:
+            raise RankError(f"wanted a rank in [0, {world_size}), got {rank}")
+        self.rank = rank
+        self.world_size = world_size
+        self._frame = Plan(
+            rank=rank,
+            world_size=world_size,
+            body=Fragment(lanes=()),
+            name=name,
+            alignment_elements=alignment_elements,
+            mapped_sources=mapped_sources,
+            mapped_results=mapped_results,
+        )
+        self._parts: dict[str, list[_OpenLoop]] = {}
+        self._opening: list[_OpenLoop] = []
+        self._part: list[_OpenLoop] | None = None
+        self._loop: _OpenLoop | None = None
+
+    # --- structure ---
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Write the steps that run before arrival: they may fill this rank's own scratch.
+
+        Raises
+        ------
+        UsageError
+            Another lane or the opening is still open.
+        """
+        with self._enter(_OPENING, self._opening):
+            yield
+
+    @contextmanager
+    def lane(self, name: str) -> Iterator[None]:
+        """Write an in-order queue of steps; lanes run side by side after arrival.
+
+        Parameters
+        ----------
+        name : str
+            Unique in the plan.
+
+        Raises
+        ------
+        UsageError
+            The name is taken, or another lane is still open.
+        """
+        if name in self._parts:
+            raise UsageError(f"{self._where()}: there is already a lane {name!r}")
+        self._parts[name] = []
+        with self._enter(f"lane {name!r}", self._parts[name]):
+            yield
+
+    @contextmanager
+    def loop(
+        self, *, span: Span, chunk_elements: int = 0, begin: int = 0, end: int | None = None
+    ) -> Iterator[None]:
+        """Repeat the steps inside over the chunks of their blocks.
+
+        Parameters
+        ----------
+        span : Span
+            What is cut into chunks: BLOCK, WHOLE, or ONCE for no repetition.
+        chunk_elements : int
+            Elements of one iteration.
+        begin, end : int, optional
+            The first iteration, and one past the last; default all.
+
+        Raises
+        ------
+        UsageError
+            No lane is open, loops are nested, or a number is out of its range.
+        """
+        if self._part is None:
+            raise UsageError(f"{self._where()}: a loop stands in a lane or in the opening")
+        if self._loop is not None:
+            raise UsageError(f"{self._where()}: loops do not nest")
+        if span is not Span.ONCE and chunk_elements < 1:
+            raise UsageError(f"{self._where()}: wanted chunk_elements >= 1, got {chunk_elements}")
+        if begin < 0 or (end is not None and end < begin):
+            raise UsageError(
+                f"{self._where()}: wanted 0 <= begin <= end, got begin {begin}, end {end}"
+            )
+        self._loop = _OpenLoop(span, chunk_elements, begin, end)
+        self._part.append(self._loop)
+        try:
+            yield
+        finally:
+            self._loop = None
+
+    @contextmanager
+    def _enter(self, title: str, part: list[_OpenLoop]) -> Iterator[None]:
+        if self._part is not None:
+            raise UsageError(f"{self._where()}: {title} begins inside another lane")
+        self._part = part
+        try:
+            yield
+        finally:
+            self._part = None
+
+    # --- views ---
+
+    def source(self, *, itemsize_bytes: int, rank: int | None = None, origin: int = 0) -> View:
+        """Name the input of a rank (default: this one).
+
+        Parameters
+        ----------
+        itemsize_bytes : int
+            Bytes of one element.
+        rank : int, optional
+            Whose; peers' need ``mapped_sources``.
+        origin : int, default 0
+            The block that the array begins with.
+
+        Returns
+        -------
+        View
+            For steps of this plan.
+        """
+        return View(Buffer.SOURCE, self._owner(rank), itemsize_bytes, origin=origin)
+
+    def result(
+        self, *, itemsize_bytes: int, rank: int | None = None, index: int = 0, origin: int = 0
+    ) -> View:
+        """Name an output of a rank (default: this one).
+
+        Parameters
+        ----------
+        itemsize_bytes : int
+            Bytes of one element.
+        rank : int, optional
+            Whose; peers' need ``mapped_results``.
+        index : int, default 0
+            Which result, where there are several.
+        origin : int, default 0
+            The block that the array begins with.
+
+        Returns
+        -------
+        View
+            For steps of this plan.
+        """
+        return View(Buffer.RESULT, self._owner(rank), itemsize_bytes, index=index, origin=origin)
+
+    def operand(self, *, itemsize_bytes: int, index: int, origin: int = 0) -> View:
+        """Name an epilogue's array on this rank.
+
+        Parameters
+        ----------
+        itemsize_bytes : int
+            Bytes of one element.
+        index : int
+            Which operand.
+        origin : int, default 0
+            The block that the array begins with: this rank, where it is sharded.
+
+        Returns
+        -------
+        View
+            For steps of this plan.
+        """
+        return View(Buffer.OPERAND, self.rank, itemsize_bytes, index=index, origin=origin)
+
+    def scratch(
+        self,
+        buffer: Buffer,
+        *,
+        itemsize_bytes: int,
+        rank: int | None = None,
+        offset_bytes: int = 0,
+        slots: int = 0,
+        slot_bytes: int = 0,
+    ) -> View:
+        """Name mapped memory of the executor: LINE, SMALL or STAGING of a rank.
+
+        Parameters
+        ----------
+        buffer : Buffer
+            LINE (64 bytes), SMALL or STAGING.
+        itemsize_bytes : int
+            Bytes of one element.
+        rank : int, optional
+            Whose; default this rank's.
+        offset_bytes : int, default 0
+            Distance from the start of the region.
+        slots, slot_bytes : int, default 0
+            With slots, iteration i uses slot ``i % slots`` from its start; without, elements lie
+            at their logical place.
+
+        Returns
+        -------
+        View
+            For steps of this plan.
+
+        Raises
+        ------
+        UsageError
+            `buffer` is the caller's memory.
+        """
+        if not buffer.is_scratch:
+            raise UsageError(f"{self._where()}: {buffer.name} is the caller's, not scratch")
+        return View(
+            buffer,
+            self._owner(rank),
+            itemsize_bytes,
+            offset_bytes=offset_bytes,
+            slots=slots,
+            slot_bytes=slot_bytes,
+        )
+
+    def _owner(self, rank: int | None) -> int:
+        if rank is None:
+            return self.rank
+        if not 0 <= rank < self.world_size:
+            raise RankError(f"{self._where()}: wanted a rank in [0, {self.world_size}), got {rank}")
+        return rank
+
+    # --- steps ---
+
+    def copy(
+        self,
+        *,
+        source: View,
+        destination: View,
+        block: int = -1,
+        after: AfterLanes | None = None,
+    ) -> None:
+        """Move a chunk from one view to another of the same element size.
+
+        Parameters
+        ----------
+        source, destination : View
+            From and to.
+        block : int, default WHOLE_VECTOR
+            The block whose chunks are moved.
+        after : mapping of str to int or None, optional
+            Lanes to wait for.
+        """
+        self._add(Copy(block, source, destination), after)
+
+    def reduce(
+        self,
+        *,
+        sources: Sequence[View],
+        destinations: Sequence[Sequence[View]],
+        block: int = -1,
+        operands: Sequence[View] = (),
+        updated: Iterable[int] = (),
+        after: AfterLanes | None = None,
+    ) -> None:
+        """Reduce a chunk over `sources` in their order, run the epilogue, store every result.
+
+        Parameters
+        ----------
+        sources : sequence of View
+            In rank order where the bits matter.
+        destinations : sequence of sequences of View
+            For each result, where it is stored; as many for every result.
+        block : int, default WHOLE_VECTOR
+            The block whose chunks are reduced.
+        operands : sequence of View, optional
+            The epilogue's arrays.
+        updated : iterable of int, optional
+            Indices of the operands that the epilogue writes in place.
+        after : mapping of str to int or None, optional
+            Lanes to wait for.
+        """
+        stores = tuple(tuple(views) for views in destinations)
+        self._add(Reduce(block, tuple(sources), stores, tuple(operands), tuple(updated)), after)
+
+    def signal(self, *, peer: int, flag: int = Flag.USER, after: AfterLanes | None = None) -> None:
+        """Tell a peer that everything before is done.
+
+        Parameters
+        ----------
+        peer : int
+            Another rank.
+        flag : int, default Flag.USER
+            The counter; one lane of each rank signals it and one waits for it.
+        after : mapping of str to int or None, optional
+            Lanes to wait for.
+        """
+        self._add(Signal(peer, flag), after)
+
+    def wait(self, *, peer: int, flag: int = Flag.USER, after: AfterLanes | None = None) -> None:
+        """Wait for the next signal of a peer.
+
+        Parameters
+        ----------
+        peer : int
+            Another rank.
+        flag : int, default Flag.USER
+            The counter.
+        after : mapping of str to int or None, optional
+            Lanes to wait for.
+        """
+        self._add(Wait(peer, flag), after)
+
+    def send(
+        self,
+        *,
+        peer: int,
+        source: View,
+        block: int = -1,
+        group: int = 0,
+        after: AfterLanes | None = None,
+    ) -> None:
+        """Send a chunk to a rank whose memory is not mapped.
+
+        Parameters
+        ----------
+        peer : int
+            Another rank.
+        source : View
+            What is sent.
+        block : int, default WHOLE_VECTOR
+            The block whose chunks are sent.
+        group : int, default 0
+            Adjacent sends and receives of one number (not 0) move as one.
+        after : mapping of str to int or None, optional
+            Lanes to wait for.
+        """
+        self._add(Send(block, peer, source, group), after)
+
+    def recv(
+        self,
+        *,
+        peer: int,
+        destination: View,
+        block: int = -1,
+        group: int = 0,
+        after: AfterLanes | None = None,
+    ) -> None:
+        """Receive a chunk from a rank whose memory is not mapped.
+
+        Parameters
+        ----------
+        peer : int
+            Another rank.
+        destination : View
+            Where it goes.
+        block : int, default WHOLE_VECTOR
+            The block whose chunks are received.
+        group : int, default 0
+            Adjacent sends and receives of one number (not 0) move as one.
+        after : mapping of str to int or None, optional
+            Lanes to wait for.
+        """
+        self._add(Receive(block, peer, destination, group), after)
+
+    def call(
+        self,
+        *,
+        function: int,
+        block: int = -1,
+        reads: Sequence[View] = (),
+        writes: Sequence[View] = (),
+        after: AfterLanes | None = None,
+    ) -> None:
+        """Run a user function on a chunk.
+
+        Parameters
+        ----------
+        function : int
+            Its index in the list that the plan is run with.
+        block : int, default WHOLE_VECTOR
+            The block whose chunks it is given.
+        reads, writes : sequence of View, optional
+            Everything that it touches.
+        after : mapping of str to int or None, optional
+            Lanes to wait for.
+        """
+        self._add(Call(function, block, tuple(reads), tuple(writes)), after)
+
+    def _add(self, step: Step, after: AfterLanes | None) -> None:
+        if self._part is None:
+            raise UsageError(f"{self._where()}: a step stands in a lane or in the opening")
+        loop = self._loop
+        if loop is None:
+            if not self._part or self._part[-1].explicit:
+                self._part.append(_OpenLoop(Span.ONCE, 0, 0, None, explicit=False))
+            loop = self._part[-1]
+        loop.steps.append((step, after or {}))
+
+    # --- the end ---
+
+    def build(self) -> Plan:
+        """Give the plan.
+
+        Returns
+        -------
+        Plan
+            Checked alone; :func:`~cocoll.plan.verify` checks it with its peers'.
+
+        Raises
+        ------
+        UsageError
+            A lane is still open, a lane waited for does not exist, or a step is malformed.
+        ScheduleError
+            The opening does too much, or memory of a peer is touched that is not declared mapped.
+        """
+        if self._part is not None:
+            raise UsageError(f"{self._where()}: a lane is still open")
+        numbers = {name: index for index, name in enumerate(self._parts)}
+        lanes = tuple(
+            Lane(name, tuple(self._close(loop, numbers) for loop in loops))
+            for name, loops in self._parts.items()
+        )
+        opening = tuple(self._close(loop, numbers) for loop in self._opening)
+        plan = replace(self._frame, body=Fragment(lanes, opening), _fragment=[])
+        check_plan(plan)
+        return plan
+
+    def _close(self, loop: _OpenLoop, numbers: Mapping[str, int]) -> Loop:
+        steps = []
+        for step, after in loop.steps:
+            for name in after:
+                if name not in numbers:
+                    raise UsageError(
+                        f"{self._where()}: a step waits for lane {name!r}; "
+                        f"there are {', '.join(map(repr, numbers))}"
+                    )
+            dependences = tuple(After(numbers[name], lag) for name, lag in after.items())
+            steps.append(replace(step, after=dependences))
+        return Loop(tuple(steps), loop.span, loop.chunk_elements, loop.begin, loop.end)
+
+    def _where(self) -> str:
+        return f"plan {self._frame.name!r} of rank {self.rank}"
+
+
+def build_all(
+    program: Callable[[Builder], None],
+    world_size: int,
+    *,
+    name: str,
+    alignment_elements: int = SHARD_ALIGNMENT_ELEMENTS,
+    mapped_sources: bool = False,
+    mapped_results: bool = False,
+    counts: Iterable[int] | None = None,
+    aliasing: Aliasing | None = None,
+) -> list[Plan]:
+    """Build the plans of all ranks with one function, and verify them.
+
+    Local and pure: every rank that calls it gets equal plans.
+
+    Parameters
+    ----------
+    program : callable
+        Called once for each rank with its :class:`Builder`.
+    world_size : int
+        How many ranks.
+    name, alignment_elements, mapped_sources, mapped_results
+        As of :class:`Builder`.
+    counts, aliasing
+        As of :func:`~cocoll.plan.verify`.
+
+    Returns
+    -------
+    list of Plan
+        In rank order.
+
+    Raises
+    ------
+    UsageError
+        A plan is malformed.
+    ScheduleError
+        The plans do not fit together; ``report()`` shows where.
+    """
+    if world_size < 1:
+        raise RankError(f"wanted world_size >= 1, got {world_size}")
+    plans = []
+    for rank in range(world_size):
+        builder = Builder(
+            rank,
+            world_size,
+            name=name,
+            alignment_elements=alignment_elements,
+            mapped_sources=mapped_sources,
+            mapped_results=mapped_results,
+        )
+        program(builder)
+        plans.append(builder.build())
+    verify(plans, counts=counts, aliasing=aliasing)
+    return plans

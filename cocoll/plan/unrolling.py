@@ -1,0 +1,430 @@
+"""Plans of all ranks with their loops unrolled: every step that runs, and what orders the steps.
+
+The model of one operation on one rank: the opening, then arrival (a signal to and a wait for every
+other rank), then all lanes side by side, each in its own order; the operation ends when all lanes
+have. Between operations the caller does as it likes with its own arrays. An executor that learns at
+arrival which variant of a plan serves all ranks may run the opening only then, before the lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from cocoll.errors import DependenceError, ScheduleError, SignalMismatchError
+from cocoll.plan.ir import (
+    Buffer,
+    Loop,
+    Native,
+    Plan,
+    Receive,
+    Reduce,
+    Send,
+    Signal,
+    Step,
+    View,
+    Wait,
+    block_elements,
+    chunk_range,
+    loop_iterations,
+)
+from cocoll.plan.listing import OPENING, Place, describe_step, render_plan
+from cocoll.plan.memory import Aliasing, Extent, MemoryMap
+from cocoll.plan.structure import reads_of, writes_of
+
+# The lane index of what is no step: arrivals, ends, the caller's own work.
+_TRUNK = OPENING - 1
+
+__all__ = ["Event", "Moment", "Operation", "Trace", "raise_illegal", "unroll"]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """The plans of all ranks for one operation, and the memory they are called with.
+
+    Parameters
+    ----------
+    plans : tuple of Plan
+        One per rank.
+    aliasing : Aliasing
+        Which of the caller's arrays share memory.
+    zero_source : bool
+        Whether a reduce stores zeros over the SOURCE elements it has read.
+    late_opening : bool
+        Whether the opening may also run after arrival.
+    """
+
+    plans: tuple[Plan, ...]
+    aliasing: Aliasing
+    zero_source: bool
+    late_opening: bool
+
+
+class Event:
+    """One step of one iteration of one rank in one operation; `begin` and `end` are its nodes."""
+
+    __slots__ = (
+        "begin",
+        "end",
+        "first",
+        "iteration",
+        "operation",
+        "place",
+        "rank",
+        "reads",
+        "step",
+        "stop",
+        "writes",
+    )
+
+    def __init__(
+        self, operation: int, rank: int, place: Place, iteration: int, step: Step, node: int
+    ) -> None:
+        self.operation = operation
+        self.rank = rank
+        self.place = place
+        self.iteration = iteration
+        self.step = step
+        self.begin = node
+        self.end = node
+        self.first = 0
+        self.stop = 0
+        self.reads: list[Extent] = []
+        self.writes: list[Extent] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A node that is no step: the caller's own work, an arrival, the end of an operation."""
+
+    operation: int
+    rank: int
+    what: str
+
+
+class Trace:
+    """The nodes of a sequence of operations and the edges between them.
+
+    Attributes
+    ----------
+    chain, position : list of int
+        Each node's chain (a lane or opening of a rank, or what lies between: nodes in sequence)
+        and its place there, from 1.
+    before : list of list of int
+        For each node, nodes that certainly ended before it.
+    meets : dict of int to list of int
+        More nodes that a node needs under rendezvous, which eager delivery would not wait for.
+    owners : list of Event or Moment
+        What each node is part of.
+    events : list of Event
+        All steps.
+    user_moments : list of int
+        The nodes at which a rank's caller may touch all its arrays.
+    """
+
+    def __init__(self, operations: Sequence[Operation], count: int) -> None:
+        self.operations = operations
+        self.count = count
+        self.world_size = len(operations[0].plans)
+        lanes = max(
+            len(plan.fragment.lanes) for operation in operations for plan in operation.plans
+        )
+        self.chains_per_rank = lanes + 2
+        self.chain: list[int] = []
+        self.position: list[int] = []
+        self.before: list[list[int]] = []
+        self.meets: dict[int, list[int]] = {}
+        self.owners: list[Event | Moment] = []
+        self.events: list[Event] = []
+        self.user_moments: list[int] = []
+        self._lengths = [0] * (self.chains_per_rank * self.world_size)
+
+    @property
+    def chain_count(self) -> int:
+        """How many chains there are."""
+        return len(self._lengths)
+
+    def add_node(self, rank: int, lane: int, owner: Event | Moment, before: list[int]) -> int:
+        """Append a node to a lane of a rank, to its opening, or to its `_TRUNK`."""
+        chain = rank * self.chains_per_rank + lane - _TRUNK
+        self._lengths[chain] += 1
+        self.chain.append(chain)
+        self.position.append(self._lengths[chain])
+        self.before.append(before)
+        self.owners.append(owner)
+        return len(self.before) - 1
+
+
+def raise_illegal(
+    error: type[ScheduleError],
+    message: str,
+    trace: Trace,
+    notes: Iterable[tuple[Event | Moment, str]],
+) -> NoReturn:
+    """Raise `error` with the plans concerned as detail, the steps of `notes` marked."""
+    marks: dict[tuple[int, int], dict[Place, str]] = {}
+    for owner, note in notes:
+        places = marks.setdefault((owner.operation, owner.rank), {})
+        if isinstance(owner, Event):
+            text = f"{note} (iteration {owner.iteration})"
+            earlier = places.get(owner.place)
+            places[owner.place] = text if earlier is None else f"{earlier}; {text}"
+    detail = "\n".join(
+        f"operation {operation}: " + render_plan(trace.operations[operation].plans[rank], places)
+        for (operation, rank), places in sorted(marks.items())
+    )
+    raise error(f"{message}; with {trace.count} elements", detail=detail, count=trace.count)
+
+
+def unroll(operations: Sequence[Operation], count: int) -> Trace:
+    """Unroll a sequence of operations of one communicator for one count.
+
+    Parameters
+    ----------
+    operations : sequence of Operation
+        In the order in which every rank issues them.
+    count : int
+        Elements of each operation's vector.
+
+    Returns
+    -------
+    Trace
+        With the edges inside ranks and those of arrivals; those between signals and waits and
+        between sends and receives are for the verifier to add.
+
+    Raises
+    ------
+    DependenceError
+        A step overwrites bytes that it still has to read, or stores twice to the same bytes.
+    SignalMismatchError
+        A step waits for an iteration that its lane never completes.
+    ScheduleError
+        A view cannot hold its chunk.
+    """
+    trace = Trace(operations, count)
+    ends: list[list[int]] = [[] for _ in range(trace.world_size)]
+    for number in range(len(operations)):
+        ends = _unroll_operation(trace, number, ends)
+    last = len(operations) - 1
+    for rank in range(trace.world_size):
+        _add_user_moment(trace, last, rank, "after", ends[rank])
+    return trace
+
+
+def _add_user_moment(trace: Trace, number: int, rank: int, when: str, before: list[int]) -> int:
+    moment = Moment(number, rank, f"the caller, {when}")
+    node = trace.add_node(rank, _TRUNK, moment, before)
+    trace.user_moments.append(node)
+    return node
+
+
+def _unroll_operation(trace: Trace, number: int, ends: list[list[int]]) -> list[list[int]]:
+    """Append one operation after the `ends` of the one before; give its own."""
+    operation = trace.operations[number]
+    unrollers, openings, arrivals = [], [], []
+    for rank, plan in enumerate(operation.plans):
+        user = _add_user_moment(trace, number, rank, "before", ends[rank])
+        unroller = _RankUnroller(trace, number, rank)
+        opening = unroller.run_loops(OPENING, plan.fragment.opening, user)
+        before = [user] if operation.late_opening else [opening]
+        arrivals.append(trace.add_node(rank, _TRUNK, Moment(number, rank, "arrives"), before))
+        unrollers.append(unroller)
+        openings.append(opening)
+    ends = []
+    for rank, plan in enumerate(operation.plans):
+        # Every rank waits for the lines of all ranks, its own included.
+        start = trace.add_node(
+            rank,
+            _TRUNK,
+            Moment(number, rank, "sees all arrive"),
+            [arrivals[rank], openings[rank], *arrivals],
+        )
+        lane_ends = [
+            unrollers[rank].run_loops(index, lane.loops, start)
+            for index, lane in enumerate(plan.fragment.lanes)
+        ]
+        unrollers[rank].connect_after(lane_ends)
+        moment = Moment(number, rank, "ends")
+        ends.append([trace.add_node(rank, _TRUNK, moment, [start, *lane_ends])])
+    return ends
+
+
+class _RankUnroller:
+    """Unrolls the lanes of one rank in one operation."""
+
+    def __init__(self, trace: Trace, number: int, rank: int) -> None:
+        operation = trace.operations[number]
+        self._trace = trace
+        self._operation = operation
+        self._number = number
+        self._rank = rank
+        self._plan = operation.plans[rank]
+        self._block_elements = block_elements(
+            trace.count, trace.world_size, self._plan.alignment_elements
+        )
+        self._memory = MemoryMap(operation.plans, operation.aliasing, trace.count, number)
+        # Per lane: its iterations in order, each with the node at which it is complete.
+        self._progress: dict[int, list[tuple[int, int]]] = {}
+        self._waiting: list[Event] = []
+
+    def run_loops(self, lane: int, loops: Sequence[Loop], node: int) -> int:
+        """Append all iterations after `node`; give the last node."""
+        progress = self._progress.setdefault(lane, [])
+        for loop_index, loop in enumerate(loops):
+            for iteration in loop_iterations(loop, self._trace.count, self._block_elements):
+                node = self._run_iteration(lane, loop_index, loop, iteration, node)
+                progress.append((iteration, node))
+        return node
+
+    def _run_iteration(
+        self, lane: int, loop_index: int, loop: Loop, iteration: int, node: int
+    ) -> int:
+        trace = self._trace
+        for group, steps in _grouped(loop.steps):
+            events = []
+            for step_index, step in steps:
+                place = Place(lane, loop_index, step_index)
+                event = Event(self._number, self._rank, place, iteration, step, node)
+                if not isinstance(step, Signal | Wait):
+                    self._resolve(event, loop)
+                if step.after:
+                    self._waiting.append(event)
+                events.append(event)
+            begin = end = trace.add_node(self._rank, lane, events[0], [node])
+            if group is not None:
+                end = trace.add_node(self._rank, lane, events[-1], [begin])
+            for event in events:
+                event.begin, event.end = begin, end
+            trace.events += events
+            node = end
+        return node
+
+    def _resolve(self, event: Event, loop: Loop) -> None:
+        """Fill in which bytes a step touches."""
+        step = event.step
+        if isinstance(step, Signal | Wait):
+            return
+        first, stop = chunk_range(
+            loop, step.block, event.iteration, self._trace.count, self._block_elements
+        )
+        event.first, event.stop = first, stop
+        if first >= stop:
+            return
+        event.reads = [self._locate(event, view) for view in reads_of(step)]
+        event.writes = [self._locate(event, view) for view in writes_of(step)]
+        zeroed: list[Extent] = []
+        if self._operation.zero_source and isinstance(step, Reduce):
+            zeroed = [
+                extent
+                for view, extent in zip(step.sources, event.reads, strict=False)
+                if view.buffer is Buffer.SOURCE
+            ]
+        self._check_step_overlaps(event, zeroed)
+        event.writes += zeroed
+
+    def _locate(self, event: Event, view: View) -> Extent:
+        extent = self._memory.locate(view, event.iteration, event.first, event.stop)
+        if isinstance(extent, str):
+            raise_illegal(
+                ScheduleError,
+                f"rank {self._rank}, {describe_step(event.step)}: {extent}",
+                self._trace,
+                [(event, extent)],
+            )
+        return extent
+
+    def _check_step_overlaps(self, event: Event, zeroed: Sequence[Extent]) -> None:
+        """Refuse a step that overwrites what it has yet to read.
+
+        A kernel reads a tile of everything before it writes any of that tile, so a store is safe
+        over bytes read at the same place in elements of the same size, and nowhere else.
+        """
+        for write in (*event.writes, *zeroed):
+            for read in event.reads:
+                if write.overlaps(read) and write != read:
+                    self._raise_overlap(event, f"writes {write} while it reads {read}")
+        stores = list(_labelled_stores(event)) + [(("zero",), extent) for extent in zeroed]
+        for index, (label, write) in enumerate(stores):
+            for other_label, other in stores[:index]:
+                # One result may be stored twice to one place: the bytes are the same.
+                if write.overlaps(other) and (label != other_label or write != other):
+                    self._raise_overlap(event, f"stores twice to the same bytes: {other}, {write}")
+
+    def _raise_overlap(self, event: Event, reason: str) -> NoReturn:
+        raise_illegal(
+            DependenceError,
+            f"rank {self._rank}, {describe_step(event.step)}: {reason}",
+            self._trace,
+            [(event, reason)],
+        )
+
+    def connect_after(self, ends: Sequence[int]) -> None:
+        """Add the edges of `after`, once all lanes are unrolled."""
+        for event in self._waiting:
+            for after in event.step.after:
+                if after.lag is None:
+                    node = ends[after.lane]
+                elif event.iteration < after.lag:
+                    continue
+                else:
+                    node = self._completion(event, after.lane, event.iteration - after.lag)
+                self._trace.before[event.begin].append(node)
+
+    def _completion(self, event: Event, lane: int, iteration: int) -> int:
+        """Give the node at which `lane` has completed `iteration`."""
+        progress = self._progress[lane]
+        name = self._plan.fragment.lanes[lane].name
+        # An executor keeps one number per lane, so its iterations must count up from 0.
+        if any(number != place for place, (number, _) in enumerate(progress)):
+            reason = (
+                f"lane {name!r} is waited for by iteration, so its loops must continue each "
+                f"other's iterations from 0; got {[number for number, _ in progress]}"
+            )
+        elif iteration >= len(progress):
+            reason = f"waits for iteration {iteration} of lane {name!r}, which runs {len(progress)}"
+        else:
+            return progress[iteration][1]
+        raise_illegal(
+            SignalMismatchError,
+            f"rank {self._rank}, {describe_step(event.step)}: {reason}",
+            self._trace,
+            [(event, reason)],
+        )
+
+
+def _grouped(
+    steps: Sequence[Step],
+) -> Iterator[tuple[int | None, list[tuple[int, Step]]]]:
+    """Cut an iteration's steps where they may block: wire steps of one group move as one."""
+    index = 0
+    while index < len(steps):
+        group = _wire_group(steps[index])
+        members = [(index, steps[index])]
+        while group and index + 1 < len(steps) and _wire_group(steps[index + 1]) == group:
+            index += 1
+            members.append((index, steps[index]))
+        yield group, members
+        index += 1
+
+
+def _wire_group(step: Step) -> int | None:
+    """Give a wire step's group (0: alone), None for other steps."""
+    if isinstance(step, Send | Receive):
+        return step.group
+    return 0 if isinstance(step, Native) else None
+
+
+def _labelled_stores(event: Event) -> Iterator[tuple[tuple[object, ...], Extent]]:
+    """Give what a step stores, labelled by the value."""
+    step = event.step
+    if not isinstance(step, Reduce):
+        for index, extent in enumerate(event.writes):
+            yield ("write", index), extent
+        return
+    extents = iter(event.writes)
+    for result, views in enumerate(step.destinations):
+        for _ in views:
+            yield ("result", result), next(extents)
+    for operand in step.updated:
+        yield ("operand", operand), next(extents)
