@@ -16,7 +16,7 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 
 # What the native parts are made of: sources of the extension, of the catalogue, and its generator.
 NATIVE_SOURCES := setup.py pyproject.toml \
-  $(shell find cocoll -name '*.pyx' -o -name '*.pxd' -o -name '*.h') \
+  $(shell find cocoll -name '*.pyx' -o -name '*.pxi' -o -name '*.pxd' -o -name '*.h') \
   $(shell find cocoll/kernels cocoll/epilogues cocoll/plan -name '*.py') cocoll/errors.py cocoll/dtypes.py
 HEADERS := $(shell find cocoll tests -name '*.h' -not -path '*/_generated/*') \
   $(shell find tests -name '*.cpp')

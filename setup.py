@@ -158,7 +158,7 @@ class BuildNative(build_ext):
             build_dir=str(generated),
             include_path=[str(ROOT)],
         )
-        include = ["-I", sysconfig.get_path("include"), "-I", str(ROOT)]
+        include = ["-I", sysconfig.get_path("include"), "-I", str(PACKAGE)]
         sources = [Path(source) for module in modules for source in module.sources]
         return compilations(sources, BUILD / "core", [*CORE_OPTIONS, *include])
 

@@ -23,7 +23,7 @@ class Import:
 
 def module_files() -> list[Path]:
     """Give every Python and Cython module of the package."""
-    found = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyx")]
+    found = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxi")]
     return sorted(path for path in found if "_generated" not in path.parts)
 
 
@@ -41,7 +41,7 @@ def known_modules() -> set[str]:
 
 def imports_of(path: Path) -> list[Import]:
     """Give what a module imports, at its top or inside functions."""
-    if path.suffix == ".pyx":
+    if path.suffix in (".pyx", ".pxi"):
         return _cython_imports(path)
     tree = ast.parse(path.read_text(), filename=str(path))
     typing_lines = {

@@ -13,7 +13,7 @@ import pytest
 
 from tests.repo.layout import PACKAGE, ROOT
 
-SOURCE_SUFFIXES = {".py", ".h", ".pyx", ".pxd", ".pyi", ".json"}
+SOURCE_SUFFIXES = {".py", ".h", ".pyx", ".pxi", ".pxd", ".pyi", ".json"}
 
 
 def build(kind: str, source: Path, target: Path) -> Path:

@@ -18,7 +18,7 @@ OPTIONAL_MODULES = {"cocoll.torch", "cocoll.jax"}
 
 MODULES = [
     name
-    for name in map(module_name, module_files())
+    for name in (module_name(path) for path in module_files() if path.suffix != ".pxi")
     if name not in OPTIONAL_MODULES and not name.rpartition(".")[2].startswith("_")
 ]
 
