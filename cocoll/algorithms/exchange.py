@@ -1,0 +1,57 @@
+"""What the algorithms share: the order of peers, the closing exchange of flags, their arguments."""
+
+from __future__ import annotations
+
+from cocoll.errors import RankError, UsageError
+from cocoll.plan.ir import Flag, Loop, Signal, Step, Wait
+
+__all__ = ["check_chunk", "check_root", "check_slots", "exchange", "peers_of"]
+
+
+def peers_of(rank: int, world_size: int) -> tuple[int, ...]:
+    """Give the other ranks, from the next one on: no two ranks turn to the same peer at once."""
+    return tuple((rank + distance) % world_size for distance in range(1, world_size))
+
+
+def exchange(rank: int, world_size: int, flag: Flag = Flag.DONE) -> tuple[Loop, ...]:
+    """Give the loop that tells every peer and waits for every peer; none in a world of one."""
+    peers = peers_of(rank, world_size)
+    steps: list[Step] = [Signal(peer, flag) for peer in peers]
+    steps += [Wait(peer, flag) for peer in peers]
+    return (Loop(tuple(steps)),) if steps else ()
+
+
+def check_chunk(chunk_elements: int) -> None:
+    """Refuse a chunk without elements.
+
+    Raises
+    ------
+    UsageError
+        ``chunk_elements < 1``.
+    """
+    if chunk_elements < 1:
+        raise UsageError(f"wanted chunk_elements >= 1, got {chunk_elements}")
+
+
+def check_slots(slots: int) -> None:
+    """Refuse staging without slots.
+
+    Raises
+    ------
+    UsageError
+        ``slots < 1``.
+    """
+    if slots < 1:
+        raise UsageError(f"wanted slots >= 1, got {slots}")
+
+
+def check_root(root: int, world_size: int) -> None:
+    """Refuse a root outside the world.
+
+    Raises
+    ------
+    RankError
+        ``root`` is not in ``[0, world_size)``.
+    """
+    if not 0 <= root < world_size:
+        raise RankError(f"wanted a root in [0, {world_size}), got {root}")
