@@ -5,7 +5,7 @@ from __future__ import annotations
 from cocoll.errors import RankError, UsageError
 from cocoll.plan.ir import Flag, Loop, Signal, Step, Wait
 
-__all__ = ["check_chunk", "check_root", "check_slots", "exchange", "peers_of"]
+__all__ = ["check_chunk", "check_private", "check_root", "check_slots", "exchange_done", "peers_of"]
 
 
 def peers_of(rank: int, world_size: int) -> tuple[int, ...]:
@@ -13,11 +13,14 @@ def peers_of(rank: int, world_size: int) -> tuple[int, ...]:
     return tuple((rank + distance) % world_size for distance in range(1, world_size))
 
 
-def exchange(rank: int, world_size: int, flag: Flag = Flag.DONE) -> tuple[Loop, ...]:
-    """Give the loop that tells every peer and waits for every peer; none in a world of one."""
+def exchange_done(rank: int, world_size: int) -> tuple[Loop, ...]:
+    """Give the loop that tells every peer that this rank is done and waits until it is too.
+
+    A world of one has nobody to tell: no loop.
+    """
     peers = peers_of(rank, world_size)
-    steps: list[Step] = [Signal(peer, flag) for peer in peers]
-    steps += [Wait(peer, flag) for peer in peers]
+    steps: list[Step] = [Signal(peer, Flag.DONE) for peer in peers]
+    steps += [Wait(peer, Flag.DONE) for peer in peers]
     return (Loop(tuple(steps)),) if steps else ()
 
 
@@ -55,3 +58,15 @@ def check_root(root: int, world_size: int) -> None:
     """
     if not 0 <= root < world_size:
         raise RankError(f"wanted a root in [0, {world_size}), got {root}")
+
+
+def check_private(*, in_place: bool, replicated_result: bool) -> None:
+    """Refuse a source that lies in memory which all ranks map.
+
+    Raises
+    ------
+    UsageError
+        Both are true.
+    """
+    if in_place and replicated_result:
+        raise UsageError("a replicated result, which all ranks map, is no rank's own source")

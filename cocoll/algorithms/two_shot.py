@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from cocoll.algorithms.exchange import check_chunk, check_slots, exchange, peers_of
+from cocoll.algorithms.exchange import check_chunk, check_slots, exchange_done, peers_of
 from cocoll.plan.ir import (
     After,
     Buffer,
@@ -71,7 +71,7 @@ class TwoShot(Composite):
             updated=spec.updated,
         )
         loop = Loop((reduce,), Span.BLOCK, self.chunk_elements)
-        return Fragment((Lane("own", (loop, *exchange(rank, world_size))),))
+        return Fragment((Lane("own", (loop, *exchange_done(rank, world_size))),))
 
 
 def plan_allreduce(

@@ -8,8 +8,7 @@ arrival which variant of a plan serves all ranks may run the opening only then, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from cocoll.errors import DependenceError, ScheduleError, SignalMismatchError
@@ -17,7 +16,6 @@ from cocoll.plan.ir import (
     Buffer,
     Loop,
     Native,
-    Plan,
     Receive,
     Reduce,
     Send,
@@ -29,152 +27,12 @@ from cocoll.plan.ir import (
     chunk_range,
     loop_iterations,
 )
-from cocoll.plan.listing import OPENING, Place, describe_step, render_plan
-from cocoll.plan.memory import Aliasing, Extent, MemoryMap
+from cocoll.plan.listing import OPENING, Place, describe_step
+from cocoll.plan.memory import Extent, MemoryMap
 from cocoll.plan.structure import reads_of, writes_of
+from cocoll.plan.trace import TRUNK, Event, Moment, Operation, Trace, raise_illegal
 
-# The lane index of what is no step: arrivals, ends, the caller's own work.
-_TRUNK = OPENING - 1
-
-__all__ = ["Event", "Moment", "Operation", "Trace", "raise_illegal", "unroll"]
-
-
-@dataclass(frozen=True)
-class Operation:
-    """The plans of all ranks for one operation, and the memory they are called with.
-
-    Parameters
-    ----------
-    plans : tuple of Plan
-        One per rank.
-    aliasing : Aliasing
-        Which of the caller's arrays share memory.
-    zero_source : bool
-        Whether a reduce stores zeros over the SOURCE elements it has read.
-    late_opening : bool
-        Whether the opening may also run after arrival.
-    """
-
-    plans: tuple[Plan, ...]
-    aliasing: Aliasing
-    zero_source: bool
-    late_opening: bool
-
-
-class Event:
-    """One step of one iteration of one rank in one operation; `begin` and `end` are its nodes."""
-
-    __slots__ = (
-        "begin",
-        "end",
-        "first",
-        "iteration",
-        "operation",
-        "place",
-        "rank",
-        "reads",
-        "step",
-        "stop",
-        "writes",
-    )
-
-    def __init__(
-        self, operation: int, rank: int, place: Place, iteration: int, step: Step, node: int
-    ) -> None:
-        self.operation = operation
-        self.rank = rank
-        self.place = place
-        self.iteration = iteration
-        self.step = step
-        self.begin = node
-        self.end = node
-        self.first = 0
-        self.stop = 0
-        self.reads: list[Extent] = []
-        self.writes: list[Extent] = []
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A node that is no step: the caller's own work, an arrival, the end of an operation."""
-
-    operation: int
-    rank: int
-    what: str
-
-
-class Trace:
-    """The nodes of a sequence of operations and the edges between them.
-
-    Attributes
-    ----------
-    chain, position : list of int
-        Each node's chain (a lane or opening of a rank, or what lies between: nodes in sequence)
-        and its place there, from 1.
-    before : list of list of int
-        For each node, nodes that certainly ended before it.
-    meets : dict of int to list of int
-        More nodes that a node needs under rendezvous, which eager delivery would not wait for.
-    owners : list of Event or Moment
-        What each node is part of.
-    events : list of Event
-        All steps.
-    user_moments : list of int
-        The nodes at which a rank's caller may touch all its arrays.
-    """
-
-    def __init__(self, operations: Sequence[Operation], count: int) -> None:
-        self.operations = operations
-        self.count = count
-        self.world_size = len(operations[0].plans)
-        lanes = max(
-            len(plan.fragment.lanes) for operation in operations for plan in operation.plans
-        )
-        self.chains_per_rank = lanes + 2
-        self.chain: list[int] = []
-        self.position: list[int] = []
-        self.before: list[list[int]] = []
-        self.meets: dict[int, list[int]] = {}
-        self.owners: list[Event | Moment] = []
-        self.events: list[Event] = []
-        self.user_moments: list[int] = []
-        self._lengths = [0] * (self.chains_per_rank * self.world_size)
-
-    @property
-    def chain_count(self) -> int:
-        """How many chains there are."""
-        return len(self._lengths)
-
-    def add_node(self, rank: int, lane: int, owner: Event | Moment, before: list[int]) -> int:
-        """Append a node to a lane of a rank, to its opening, or to its `_TRUNK`."""
-        chain = rank * self.chains_per_rank + lane - _TRUNK
-        self._lengths[chain] += 1
-        self.chain.append(chain)
-        self.position.append(self._lengths[chain])
-        self.before.append(before)
-        self.owners.append(owner)
-        return len(self.before) - 1
-
-
-def raise_illegal(
-    error: type[ScheduleError],
-    message: str,
-    trace: Trace,
-    notes: Iterable[tuple[Event | Moment, str]],
-) -> NoReturn:
-    """Raise `error` with the plans concerned as detail, the steps of `notes` marked."""
-    marks: dict[tuple[int, int], dict[Place, str]] = {}
-    for owner, note in notes:
-        places = marks.setdefault((owner.operation, owner.rank), {})
-        if isinstance(owner, Event):
-            text = f"{note} (iteration {owner.iteration})"
-            earlier = places.get(owner.place)
-            places[owner.place] = text if earlier is None else f"{earlier}; {text}"
-    detail = "\n".join(
-        f"operation {operation}: " + render_plan(trace.operations[operation].plans[rank], places)
-        for (operation, rank), places in sorted(marks.items())
-    )
-    raise error(f"{message}; with {trace.count} elements", detail=detail, count=trace.count)
+__all__ = ["unroll"]
 
 
 def unroll(operations: Sequence[Operation], count: int) -> Trace:
@@ -214,7 +72,7 @@ def unroll(operations: Sequence[Operation], count: int) -> Trace:
 
 def _add_user_moment(trace: Trace, number: int, rank: int, when: str, before: list[int]) -> int:
     moment = Moment(number, rank, f"the caller, {when}")
-    node = trace.add_node(rank, _TRUNK, moment, before)
+    node = trace.add_node(rank, TRUNK, moment, before)
     trace.user_moments.append(node)
     return node
 
@@ -228,7 +86,7 @@ def _unroll_operation(trace: Trace, number: int, ends: list[list[int]]) -> list[
         unroller = _RankUnroller(trace, number, rank)
         opening = unroller.run_loops(OPENING, plan.fragment.opening, user)
         before = [user] if operation.late_opening else [opening]
-        arrivals.append(trace.add_node(rank, _TRUNK, Moment(number, rank, "arrives"), before))
+        arrivals.append(trace.add_node(rank, TRUNK, Moment(number, rank, "arrives"), before))
         unrollers.append(unroller)
         openings.append(opening)
     ends = []
@@ -236,7 +94,7 @@ def _unroll_operation(trace: Trace, number: int, ends: list[list[int]]) -> list[
         # Every rank waits for the lines of all ranks, its own included.
         start = trace.add_node(
             rank,
-            _TRUNK,
+            TRUNK,
             Moment(number, rank, "sees all arrive"),
             [arrivals[rank], openings[rank], *arrivals],
         )
@@ -246,7 +104,7 @@ def _unroll_operation(trace: Trace, number: int, ends: list[list[int]]) -> list[
         ]
         unrollers[rank].connect_after(lane_ends)
         moment = Moment(number, rank, "ends")
-        ends.append([trace.add_node(rank, _TRUNK, moment, [start, *lane_ends])])
+        ends.append([trace.add_node(rank, TRUNK, moment, [start, *lane_ends])])
     return ends
 
 
@@ -377,14 +235,19 @@ class _RankUnroller:
         name = self._plan.fragment.lanes[lane].name
         # An executor keeps one number per lane, so its iterations must count up from 0.
         if any(number != place for place, (number, _) in enumerate(progress)):
-            reason = (
+            self._raise_never(
+                event,
                 f"lane {name!r} is waited for by iteration, so its loops must continue each "
-                f"other's iterations from 0; got {[number for number, _ in progress]}"
+                f"other's iterations from 0; got {[number for number, _ in progress]}",
             )
-        elif iteration >= len(progress):
-            reason = f"waits for iteration {iteration} of lane {name!r}, which runs {len(progress)}"
-        else:
-            return progress[iteration][1]
+        if iteration >= len(progress):
+            self._raise_never(
+                event,
+                f"waits for iteration {iteration} of lane {name!r}, which runs {len(progress)}",
+            )
+        return progress[iteration][1]
+
+    def _raise_never(self, event: Event, reason: str) -> NoReturn:
         raise_illegal(
             SignalMismatchError,
             f"rank {self._rank}, {describe_step(event.step)}: {reason}",
