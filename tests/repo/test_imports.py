@@ -16,7 +16,7 @@ LAYERS = (
     ("dtypes", "config"),
     ("plan", "topology", "epilogues", "kernels"),
     ("algorithms", "resharding", "programs", "_core", "cuda", "host"),
-    ("array", "stream", "bootstrap"),
+    ("array", "stream", "bootstrap", "symmetric"),
     ("communicator",),
     ("collectives", "torch", "jax"),
     ("tune", "testing", "cli"),
