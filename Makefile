@@ -84,10 +84,10 @@ test-long: $(VENV)/.stamp-build $(VENV)/.stamp-test
 lint: $(VENV)/.stamp-build $(VENV)/.stamp-lint $(VENV)/.stamp-test type
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/cython-lint cocoll
+	PATH="$(abspath $(BIN)):$$PATH" cython-lint cocoll
 	$(if $(HEADERS),$(BIN)/clang-format --dry-run -Werror $(HEADERS))
 	$(BIN)/codespell cocoll tests benchmarks examples docs README.md CHANGELOG.md Makefile setup.py
-	$(BIN)/numpydoc lint $(shell find cocoll -name '*.py')
+	$(PYTHON) tests/repo/lint_docstrings.py
 
 type: $(VENV)/.stamp-build $(VENV)/.stamp-lint $(VENV)/.stamp-test
 	$(BIN)/mypy

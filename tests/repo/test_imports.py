@@ -13,10 +13,10 @@ from tests.repo.layout import PACKAGE, ROOT, imports_of, module_files, module_na
 # From the ground up. A module imports from its own layer or from one below.
 LAYERS = (
     ("errors",),
-    ("dtypes", "config"),
+    ("dtypes", "config", "machine"),
     ("plan", "topology", "epilogues", "kernels"),
     ("algorithms", "resharding", "programs", "_core", "cuda", "host"),
-    ("array", "stream", "bootstrap", "symmetric"),
+    ("array", "stream", "bootstrap", "symmetric", "failure"),
     ("communicator",),
     ("collectives", "torch", "jax"),
     ("tune", "testing", "cli"),

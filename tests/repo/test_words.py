@@ -11,7 +11,7 @@ FORBIDDEN = tuple(
     re.compile("".join(parts))
     for parts in (
         ("(?<![\\w.])/wo", "rk/"),
-        ("/ro", "ot/"),
+        ("/", "root/"),
         ("(?<![\\w-])\\.\\./sha", "red/"),
         ("(?<![\\w/-])sha", "red/reference"),
         ("py", "pi\\.org"),

@@ -1,0 +1,62 @@
+"""Check the docstrings of everything public with numpydoc; `make lint` runs it.
+
+numpydoc's own command reads Python files only. This one asks the imported objects, so that the
+functions of the compiled extension, which are the ones that users call, are read too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+
+from numpydoc.validate import validate
+
+PUBLIC_MODULES = ("cocoll", "cocoll.epilogues", "cocoll.plan", "cocoll.bootstrap", "cocoll.config")
+
+# Sections and their order, undocumented or unknown parameters, missing or empty returns.
+CHECKS = ("GL06", "GL07", "GL08", "SS03", "PR01", "PR02", "PR03", "PR04", "RT01", "RT03")
+
+
+def public_objects() -> Iterator[tuple[str, object]]:
+    """Give the dotted name and the value of every public function, class and method."""
+    seen: set[int] = set()
+    for module_name in PUBLIC_MODULES:
+        module = importlib.import_module(module_name)
+        for name in module.__all__:
+            value = getattr(module, name)
+            if id(value) in seen or not (inspect.isroutine(value) or inspect.isclass(value)):
+                continue
+            seen.add(id(value))
+            yield f"{module_name}.{name}", value
+            if inspect.isclass(value):
+                for member, plain in vars(value).items():
+                    if not member.startswith("_") and inspect.isroutine(plain):
+                        yield f"{module_name}.{name}.{member}", getattr(value, member)
+
+
+def takes_nothing(value: object) -> bool:
+    """Say whether a routine has no parameter but ``self``: its one sentence says what it gives."""
+    try:
+        names = list(inspect.signature(value).parameters)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return not set(names) - {"self"}
+
+
+def main() -> int:
+    """Print what is wrong and give the exit status."""
+    wrong = []
+    count = 0
+    for name, value in public_objects():
+        count += 1
+        for code, message in validate(name)["errors"]:
+            if code in CHECKS and not (code.startswith("RT") and takes_nothing(value)):
+                wrong.append(f"{name}: {code} {message}")
+    print("\n".join([*wrong, f"{count} public docstrings, {len(wrong)} complaints"]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
