@@ -1,0 +1,1 @@
+"""How cocoll is measured against other libraries; the entry is ``benchmarks/run.py``."""
