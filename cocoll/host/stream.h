@@ -3,6 +3,9 @@
 #ifndef COCOLL_HOST_STREAM_H_
 #define COCOLL_HOST_STREAM_H_
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -27,6 +30,7 @@ class Gate {
     return completed_.load(std::memory_order_seq_cst) == ticket;
   }
   bool idle() const { return is_turn(issued_); }
+  uint64_t issued() const { return issued_; }
 
   // Gives whether the turn came within the time.
   bool wait_turn(uint64_t ticket, int64_t nanoseconds) {
@@ -77,6 +81,20 @@ struct Session {
             endpoint.sizes.small_bytes, endpoint.sizes.staging_bytes};
   }
 };
+
+// Passes on a turn that will not be used.
+inline void skip_turn(Session* session, uint64_t ticket) {
+  while (!session->gate.wait_turn(ticket, 50000000)) {
+  }
+  session->gate.complete(ticket);
+}
+
+// Counts the forks between the process that loaded this code and this one.
+inline uint64_t fork_generation() {
+  static std::atomic<uint64_t> generation{0};
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { ++generation; });
+  return registered == 0 ? generation.load(std::memory_order_relaxed) : 0;
+}
 
 // An operation on its way through a stream. The issuer keeps everything it points to alive until
 // `finished()`; the program and the session are shared with it.
@@ -156,6 +174,10 @@ class Stream {
 
  private:
   void loop() {
+    // Signals are for the interpreter's threads; here one would only interrupt a sleep.
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
     for (;;) {
       std::shared_ptr<Task> task;
       {

@@ -1,0 +1,252 @@
+"""The C interface: what `_core` binds, and what embedders may cimport."""
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libcpp cimport bool as cbool
+from libcpp.memory cimport shared_ptr, unique_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+
+cdef extern from "kernels/abi.h" nogil:
+    enum:
+        COCOLL_MAX_DIMS
+        COCOLL_REDUCE_ZERO_SOURCES
+
+    ctypedef struct cocoll_layout:
+        int32_t ndim
+        int32_t itemsize_bytes
+        int64_t shape[8]
+        int64_t stride_bytes[8]
+
+    ctypedef struct cocoll_array:
+        void* data
+        const cocoll_layout* layout
+        int64_t index
+
+    ctypedef void (*cocoll_reduce_fn)(const void*) noexcept nogil
+    ctypedef void (*cocoll_prepare_fn)(const double*, double*) noexcept nogil
+
+
+cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
+    int32_t kMaxResults
+    int32_t kMaxOperands
+    int32_t kMaxScalars
+    uint64_t kNotMapped
+    uint64_t kReplicatedBit
+    uint32_t kFlightRecords
+
+    cdef enum class Status(int32_t):
+        kDone
+        kPending
+        kMismatch
+        kTimeout
+        kPeerLost
+        kAborted
+        kNotPrepared
+
+    cdef enum class AbortReason(uint32_t):
+        kNone
+        kException
+        kInterrupt
+        kTimeout
+        kPeerLost
+        kRequested
+
+    cdef cppclass SegmentTicket:
+        uint64_t process
+        uint64_t address
+        int32_t pid
+        int32_t fd
+        uint64_t reserved_bytes
+        uint64_t inode
+
+    cdef cppclass Segment:
+        @staticmethod
+        Segment* create(size_t reserved_bytes)
+        @staticmethod
+        Segment* attach(const SegmentTicket& ticket)
+        SegmentTicket ticket() const
+        int grow(size_t nbytes)
+        char* base() const
+        size_t size_bytes() const
+        cbool huge_pages() const
+        void retain()
+        void release()
+
+    cdef cppclass ScratchSizes:
+        int64_t small_bytes
+        int64_t staging_bytes
+
+    cdef cppclass Regions:
+        int64_t heap
+
+    cdef cppclass FlightRecord:
+        uint64_t sequence
+        uint64_t digest
+        int64_t count
+        uint64_t epilogue
+        uint64_t started_ticks
+        int32_t root
+        uint8_t kind
+        uint8_t op
+        uint8_t dtype
+        uint8_t options
+        uint8_t algorithm
+
+    cdef cppclass Control:
+        FlightRecord flight[256]
+        @staticmethod
+        size_t bytes(int32_t world_size)
+
+    cdef cppclass Peer:
+        Segment* segment
+        char* base
+        Control* control
+
+    cdef cppclass Endpoint:
+        int32_t rank
+        int32_t world_size
+        Regions regions
+        int64_t timeout_nanoseconds
+        Segment* commons
+        uint64_t sequence
+        int32_t culprit
+        vector[Peer] peers
+        int attach_segment(int32_t peer, const SegmentTicket& ticket)
+        uint64_t reference(const void* data, int64_t nbytes) const
+        char* region(int32_t peer, int64_t offset_bytes) const
+        Control* own() const
+        void abort(AbortReason reason, int32_t culprit)
+        void leave()
+        uint64_t abort_word() const
+
+    cdef cppclass Signature:
+        uint8_t kind
+        uint8_t op
+        uint8_t dtype
+        uint8_t options
+        int32_t root
+        uint64_t epilogue
+
+    cdef cppclass Record:
+        pass
+
+    cdef cppclass PlanLimits:
+        pass
+
+    cdef cppclass PlanImage:
+        cbool load(const Record* records, size_t count, const PlanLimits& limits)
+        const string& error() const
+
+    cdef cppclass HostProgram "cocoll::host::Program":
+        PlanImage mapped
+        PlanImage staged
+        cbool has_mapped
+        cbool has_staged
+        cocoll_reduce_fn reduce
+        cocoll_prepare_fn prepare
+        int32_t derived_count
+        int32_t result_count
+        uint8_t algorithm
+
+    cdef cppclass Invocation:
+        HostProgram* program
+        Signature signature
+        int64_t count
+        cocoll_array source
+        int64_t source_bytes
+        cocoll_array results[8]
+        cocoll_array operands[16]
+        uint64_t source_reference
+        uint64_t result_references[8]
+        uint32_t reduce_flags
+        cbool may_stream
+        int32_t scalar_count
+        double scalars[32]
+
+    cdef cppclass Execution:
+        int64_t streaming_bytes
+        Status begin(Invocation* invocation)
+        Status resume()
+        uint64_t sequence() const
+
+    cdef cppclass Gate:
+        cbool enter()
+        void leave()
+        uint64_t issue()
+        cbool is_turn(uint64_t ticket) const
+        cbool idle() const
+        uint64_t issued() const
+        cbool wait_turn(uint64_t ticket, int64_t nanoseconds)
+        void complete(uint64_t ticket)
+
+    cdef cppclass Session:
+        Session(int32_t rank, int32_t world_size, const ScratchSizes& sizes,
+                cbool oversubscribed, int64_t timeout_nanoseconds) except +
+        Endpoint endpoint
+        unique_ptr[Execution] execution
+        Gate gate
+        int create_segment(size_t reserved_bytes, uint64_t token) except +
+        PlanLimits limits() const
+
+    cdef cppclass Task:
+        shared_ptr[Session] session
+        shared_ptr[HostProgram] program
+        Invocation invocation
+        uint64_t ticket
+        cbool finished() const
+        cbool wait(int64_t nanoseconds)
+        Status status() const
+        uint64_t sequence() const
+        int32_t culprit() const
+
+    void skip_turn(Session* session, uint64_t ticket)
+    uint64_t fork_generation()
+
+    cdef cppclass HostStream "cocoll::host::Stream":
+        HostStream() except +
+        cbool submit(shared_ptr[Task] task)
+        void close()
+        void disarm()
+
+
+cdef struct Array:
+    # One array of a call: what the caller passed, read once.
+    void* data
+    int64_t count
+    int64_t nbytes
+    int32_t dtype
+    int32_t itemsize_bytes
+    cbool contiguous
+    cbool readonly
+    cbool acquired
+    cocoll_layout layout
+    Py_buffer view
+
+
+cdef class Program:
+    cdef shared_ptr[HostProgram] host
+    cdef readonly object facts
+    cdef uint64_t last_used
+
+
+cdef class CommunicatorBase:
+    cdef shared_ptr[Session] session
+    cdef Execution* execution
+    cdef readonly int rank
+    cdef readonly int world_size
+    cdef readonly bint closed
+    cdef dict programs
+    cdef dict epilogues
+    cdef readonly dict shard_counts
+    cdef int64_t last_key
+    cdef Program last_program
+    cdef int64_t inline_bytes
+    cdef int64_t one_shot_bytes
+    cdef int program_limit
+    cdef uint64_t fork_generation
+    cdef list freed_blocks
+    cdef object __weakref__
+
+    cdef int check_usable(self) except -1
+    cdef Segment* _segment(self, bint replicated) noexcept

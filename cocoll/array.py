@@ -1,0 +1,238 @@
+"""Reads what callers pass as arrays, when the buffer protocol does not say it all.
+
+NumPy arrays take the fast path of `_core`. Here come tensors and other arrays (DLPack), bfloat16,
+and whatever cannot be used, which is refused by name and with the way out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from cocoll.dtypes import DType
+from cocoll.errors import BufferMismatchError, DTypeError, UnsupportedError, UsageError
+
+__all__ = ["ArrayDescription", "describe_array", "make_output"]
+
+_MAX_DIMS = 8
+_DLPACK_CPU_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost (pinned)
+_BY_DLPACK_TYPE = {
+    (2, 16): DType.FLOAT16,
+    (2, 32): DType.FLOAT32,
+    (2, 64): DType.FLOAT64,
+    (4, 16): DType.BFLOAT16,
+    (0, 32): DType.INT32,
+    (0, 64): DType.INT64,
+    (1, 8): DType.UINT8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayDescription:
+    """Where an array lies and what it holds.
+
+    Attributes
+    ----------
+    address : int
+        Of the first element.
+    shape, stride_bytes : tuple of int
+        Its layout.
+    dtype : DType
+        The element type.
+    readonly : bool
+        Whether it must not be written.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    stride_bytes: tuple[int, ...]
+    dtype: DType
+    readonly: bool
+
+
+class _DLDevice(ctypes.Structure):
+    _fields_ = (("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32))
+
+
+class _DLDataType(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", _DLDevice),
+        ("ndim", ctypes.c_int32),
+        ("dtype", _DLDataType),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+def describe_array(value: Any, name: str, dtype_code: int) -> ArrayDescription:
+    """Say where an array lies.
+
+    Parameters
+    ----------
+    value : object
+        What the caller passed.
+    name : str
+        The argument, for messages.
+    dtype_code : int
+        What the caller said the elements are, or -1; lets uint16 stand for bfloat16.
+
+    Returns
+    -------
+    ArrayDescription
+        Valid while `value` lives and is not resized.
+
+    Raises
+    ------
+    DTypeError
+        The element type or byte order is not supported.
+    UnsupportedError
+        The array lies on a device.
+    UsageError
+        `value` is no array.
+    """
+    if hasattr(value, "__array_interface__"):
+        return _from_array_interface(value, name, dtype_code)
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        return _from_dlpack(value, name, dtype_code)
+    if hasattr(value, "__cuda_array_interface__"):
+        raise _on_device(name, "a CUDA array")
+    try:
+        memoryview(value)
+    except TypeError:
+        raise UsageError(
+            f"{name} must be an array (NumPy, torch, DLPack or the buffer protocol); got "
+            f"{type(value).__name__}"
+        ) from None
+    import numpy as np
+
+    return _from_array_interface(np.asarray(value), name, dtype_code)
+
+
+def _on_device(name: str, what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} must lie in host memory; got {what}. Copy it to the host: this build has no "
+        f"executor for its device"
+    )
+
+
+def _from_array_interface(value: Any, name: str, dtype_code: int) -> ArrayDescription:
+    interface = value.__array_interface__
+    typestr = interface["typestr"]
+    label = str(getattr(value, "dtype", typestr))
+    order, kind, itemsize = typestr[0], typestr[1], int(typestr[2:])
+    native = "<" if sys.byteorder == "little" else ">"
+    if itemsize > 1 and order not in (native, "=", "|"):
+        raise DTypeError(
+            f"{name} must have this machine's byte order; got {label}. Use "
+            f"{name}.astype({name}.dtype.newbyteorder('='))"
+        )
+    dtype = {
+        ("f", 2): DType.FLOAT16,
+        ("f", 4): DType.FLOAT32,
+        ("f", 8): DType.FLOAT64,
+        ("i", 4): DType.INT32,
+        ("i", 8): DType.INT64,
+        ("u", 1): DType.UINT8,
+    }.get((kind, itemsize))
+    if label == "bfloat16" or ((kind, itemsize) == ("u", 2) and dtype_code == DType.BFLOAT16):
+        dtype = DType.BFLOAT16
+    shape = tuple(interface["shape"])
+    if dtype is None:
+        raise _unsupported_dtype(name, label)
+    strides = interface.get("strides") or _c_strides(shape, itemsize)
+    _check_dims(name, shape)
+    address, readonly = interface["data"]
+    return ArrayDescription(address, shape, tuple(strides), dtype, readonly)
+
+
+def _unsupported_dtype(name: str, label: str) -> DTypeError:
+    supported = ", ".join(member.label for member in DType)
+    hint = " Give dtype='bfloat16' if it holds bfloat16" if label == "uint16" else ""
+    return DTypeError(f"{name} must have a dtype out of {supported}; got {label}.{hint}")
+
+
+def _check_dims(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) > _MAX_DIMS:
+        raise BufferMismatchError(
+            f"{name} may have {_MAX_DIMS} dimensions; got {len(shape)}. Reshape it"
+        )
+
+
+def _c_strides(shape: tuple[int, ...], itemsize_bytes: int) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = itemsize_bytes
+    for length in reversed(shape):
+        strides.append(step)
+        step *= length
+    return tuple(reversed(strides))
+
+
+def _from_dlpack(value: Any, name: str, dtype_code: int) -> ArrayDescription:
+    device_type, _ = value.__dlpack_device__()
+    if device_type not in _DLPACK_CPU_DEVICES:
+        raise _on_device(name, f"an array on {getattr(value, 'device', f'device {device_type}')}")
+    try:
+        capsule = value.__dlpack__()
+    except (BufferError, RuntimeError, TypeError) as error:
+        raise UsageError(
+            f"{name} cannot be shared through DLPack: {error}. A tensor that requires grad must be "
+            f"detached, a sparse or conjugated one made dense first"
+        ) from error
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype = ctypes.c_void_p
+    get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
+    # The capsule is not consumed, so its own destructor ends the loan at once; the memory belongs
+    # to `value`, which the caller keeps.
+    tensor = _DLTensor.from_address(get_pointer(capsule, b"dltensor"))
+    kind = (tensor.dtype.code, tensor.dtype.bits)
+    dtype = _BY_DLPACK_TYPE.get(kind) if tensor.dtype.lanes == 1 else None
+    if kind == (1, 16) and dtype_code == DType.BFLOAT16:
+        dtype = DType.BFLOAT16
+    if dtype is None:
+        raise _unsupported_dtype(name, str(getattr(value, "dtype", kind)))
+    shape = tuple(tensor.shape[dim] for dim in range(tensor.ndim))
+    _check_dims(name, shape)
+    itemsize = dtype.itemsize_bytes
+    strides = (
+        tuple(tensor.strides[dim] * itemsize for dim in range(tensor.ndim))
+        if tensor.strides
+        else _c_strides(shape, itemsize)
+    )
+    address = (tensor.data or 0) + tensor.byte_offset
+    return ArrayDescription(address, shape, strides, dtype, readonly=False)
+
+
+def make_output(value: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    """Make an array of a shape, of the kind and dtype that the input has.
+
+    Parameters
+    ----------
+    value : object
+        The input.
+    shape : tuple of int
+        The output's shape.
+    dtype : DType
+        The output's dtype; a torch tensor or an array of that dtype gives its own kind.
+
+    Returns
+    -------
+    object
+        Uninitialised; a torch tensor for a torch tensor, else a NumPy array.
+    """
+    if type(value).__module__.partition(".")[0] == "torch":
+        torch = sys.modules["torch"]
+        return value.new_empty(shape, dtype=getattr(torch, dtype.label))
+    import numpy as np
+
+    if dtype is DType.BFLOAT16:
+        own = getattr(value, "dtype", None)
+        return np.empty(shape, own if str(own) == "bfloat16" else np.uint16)
+    return np.empty(shape, dtype.label)

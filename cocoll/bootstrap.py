@@ -1,0 +1,384 @@
+"""How ranks find each other: rank, world_size, an allgather of bytes, a barrier.
+
+A communicator needs no more to be made, and uses it for nothing else: once its memory is mapped, it
+talks through that. Here are the ways: alone, MPI, threads of one process, processes of one host over
+a Unix socket, torch.distributed, and any communicator that exists already.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from cocoll.errors import CommTimeoutError, PeerLostError, RankError, UnsupportedError, UsageError
+
+__all__ = [
+    "Bootstrap",
+    "DerivedBootstrap",
+    "MpiBootstrap",
+    "SelfBootstrap",
+    "SocketBootstrap",
+    "ThreadBootstrap",
+    "TorchBootstrap",
+    "choose_bootstrap",
+]
+
+#: Variables that launchers set for each rank; any of them means more than one rank may exist.
+LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK")
+
+
+@runtime_checkable
+class Bootstrap(Protocol):
+    """What a communicator needs to be made."""
+
+    rank: int
+    world_size: int
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        """Give every rank's bytes to every rank, in rank order."""
+
+    def barrier(self) -> None:
+        """Wait until every rank has called it."""
+
+
+class SelfBootstrap:
+    """A world of one."""
+
+    rank = 0
+    world_size = 1
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        """Give the bytes back."""
+        return [data]
+
+    def barrier(self) -> None:
+        """Return."""
+
+
+class MpiBootstrap:
+    """The ranks of an mpi4py communicator.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Comm
+        An intracommunicator. It is used while the cocoll communicator is made, not after.
+    """
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+        self.rank: int = comm.Get_rank()
+        self.world_size: int = comm.Get_size()
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        """Give every rank's bytes to every rank."""
+        gathered: list[bytes] = self._comm.allgather(data)
+        return gathered
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self._comm.Barrier()
+
+
+class TorchBootstrap:
+    """The ranks of a torch.distributed process group.
+
+    Parameters
+    ----------
+    group : torch.distributed.ProcessGroup, optional
+        Default: the default group, which must have been initialised.
+    """
+
+    def __init__(self, group: Any = None) -> None:
+        import torch.distributed as distributed
+
+        self._distributed = distributed
+        self._group = group
+        self.rank: int = distributed.get_rank(group)
+        self.world_size: int = distributed.get_world_size(group)
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        """Give every rank's bytes to every rank."""
+        gathered: list[Any] = [None] * self.world_size
+        self._distributed.all_gather_object(gathered, data, group=self._group)
+        return gathered
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self._distributed.barrier(group=self._group)
+
+
+class _ThreadGroup:
+    def __init__(self, world_size: int, timeout_seconds: float) -> None:
+        self.slots: list[bytes] = [b""] * world_size
+        self.barrier = threading.Barrier(world_size)
+        self.timeout_seconds = timeout_seconds
+
+
+class ThreadBootstrap:
+    """Ranks that are threads of this process; make them with `create`."""
+
+    def __init__(self, group: _ThreadGroup, rank: int) -> None:
+        self._group = group
+        self.rank = rank
+        self.world_size = len(group.slots)
+
+    @classmethod
+    def create(cls, world_size: int, timeout_seconds: float = 600.0) -> list[ThreadBootstrap]:
+        """Make one bootstrap per rank; give each to a thread of its own.
+
+        Parameters
+        ----------
+        world_size : int
+            How many ranks.
+        timeout_seconds : float, default 600
+            How long a rank waits for the others to be made.
+
+        Returns
+        -------
+        list of ThreadBootstrap
+            In rank order.
+        """
+        group = _ThreadGroup(world_size, timeout_seconds)
+        return [cls(group, rank) for rank in range(world_size)]
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        """Give every rank's bytes to every rank."""
+        self._group.slots[self.rank] = data
+        self.barrier()
+        gathered = list(self._group.slots)
+        self.barrier()
+        return gathered
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        try:
+            self._group.barrier.wait(self._group.timeout_seconds)
+        except threading.BrokenBarrierError:
+            raise PeerLostError(
+                f"rank {self.rank} waited for {self.world_size} thread ranks to be made, and one "
+                f"gave up or did not come within {self._group.timeout_seconds} s",
+                rank=-1,
+            ) from None
+
+    def give_up(self) -> None:
+        """Let the other threads' waits fail: this rank will not come."""
+        self._group.barrier.abort()
+
+
+class SocketBootstrap:
+    """Processes of one host that meet at a Unix socket; rank 0 listens.
+
+    Parameters
+    ----------
+    path : path-like
+        Where rank 0 makes the socket; it is removed as soon as all ranks have come.
+    rank, world_size : int
+        Who this process is.
+    timeout_seconds : float, default 600
+        How long to wait for the others.
+
+    Raises
+    ------
+    CommTimeoutError
+        A rank did not come in time; `ranks` says which.
+    """
+
+    _HEADER = struct.Struct("<qq")
+
+    def __init__(
+        self, path: str | os.PathLike[str], rank: int, world_size: int, *,
+        timeout_seconds: float = 600.0,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise RankError(f"wanted a rank in [0, {world_size}); got {rank}")
+        self.rank = rank
+        self.world_size = world_size
+        self._deadline = time.monotonic() + timeout_seconds
+        self._timeout_seconds = timeout_seconds
+        self._links: dict[int, socket.socket] = {}
+        try:
+            if rank == 0:
+                self._accept(Path(path))
+            else:
+                self._connect(Path(path))
+        except BaseException:
+            self.close()
+            raise
+
+    def _remaining_seconds(self) -> float:
+        return max(0.001, self._deadline - time.monotonic())
+
+    def _late(self, ranks: tuple[int, ...]) -> CommTimeoutError:
+        return CommTimeoutError(
+            f"rank {self.rank} wanted all of {self.world_size} ranks within "
+            f"{self._timeout_seconds} s; rank {', '.join(map(str, ranks))} did not come",
+            ranks=ranks,
+        )
+
+    def _accept(self, path: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            # Bound aside and renamed, so that whoever sees the name can connect at once.
+            aside = path.with_name(f"{path.name}.{os.getpid()}")
+            listener.bind(str(aside))
+            try:
+                listener.listen(self.world_size)
+                aside.rename(path)
+                while len(self._links) < self.world_size - 1:
+                    listener.settimeout(self._remaining_seconds())
+                    link, _ = listener.accept()
+                    link.settimeout(self._remaining_seconds())
+                    peer, _ = self._HEADER.unpack(_read(link, self._HEADER.size))
+                    self._links[peer] = link
+            except TimeoutError:
+                missing = tuple(r for r in range(1, self.world_size) if r not in self._links)
+                raise self._late(missing) from None
+            finally:
+                for name in (aside, path):
+                    name.unlink(missing_ok=True)
+
+    def _connect(self, path: Path) -> None:
+        while True:
+            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            link.settimeout(self._remaining_seconds())
+            try:
+                link.connect(str(path))
+                break
+            except (FileNotFoundError, ConnectionRefusedError):
+                link.close()
+                if time.monotonic() > self._deadline:
+                    raise self._late((0,)) from None
+                time.sleep(0.005)
+        self._links[0] = link
+        link.sendall(self._HEADER.pack(self.rank, 0))
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        """Give every rank's bytes to every rank."""
+        if self.rank != 0:
+            self._send(0, data)
+            gathered: list[bytes] = pickle.loads(self._receive(0))
+            return gathered
+        gathered = [data] + [self._receive(peer) for peer in range(1, self.world_size)]
+        everything = pickle.dumps(gathered)
+        for peer in range(1, self.world_size):
+            self._send(peer, everything)
+        return gathered
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.allgather(b"")
+
+    def close(self) -> None:
+        """Close the connections. Idempotent."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def _send(self, peer: int, data: bytes) -> None:
+        try:
+            self._links[peer].sendall(self._HEADER.pack(len(data), 0) + data)
+        except OSError as error:
+            raise PeerLostError(f"rank {self.rank} lost rank {peer}: {error}", rank=peer) from error
+
+    def _receive(self, peer: int) -> bytes:
+        link = self._links[peer]
+        link.settimeout(self._remaining_seconds())
+        try:
+            length, _ = self._HEADER.unpack(_read(link, self._HEADER.size))
+            return _read(link, length)
+        except TimeoutError:
+            raise self._late((peer,)) from None
+        except OSError as error:
+            raise PeerLostError(f"rank {self.rank} lost rank {peer}: {error}", rank=peer) from error
+
+
+class DerivedBootstrap:
+    """Some ranks of a communicator that exists: what `duplicate` and `split` use.
+
+    Parameters
+    ----------
+    exchange : callable
+        The parent's allgather of bytes; every rank of the parent calls it.
+    members : sequence of int
+        The parent's ranks that belong to the child, in the child's order.
+    rank : int
+        This rank in the child.
+    """
+
+    def __init__(
+        self, exchange: Callable[[bytes], list[bytes]], members: list[int], rank: int
+    ) -> None:
+        self._exchange = exchange
+        self._members = members
+        self.rank = rank
+        self.world_size = len(members)
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        """Give the members' bytes; all ranks of the parent take part."""
+        everything = self._exchange(data)
+        return [everything[member] for member in self._members]
+
+    def barrier(self) -> None:
+        """Wait for all ranks of the parent."""
+        self._exchange(b"")
+
+
+def _read(link: socket.socket, length: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < length:
+        part = link.recv(min(length - len(parts), 1 << 20))
+        if not part:
+            raise ConnectionResetError("the connection was closed")
+        parts += part
+    return bytes(parts)
+
+
+def choose_bootstrap(given: object, environ: Mapping[str, str]) -> Bootstrap:
+    """Find out how this process was started.
+
+    Parameters
+    ----------
+    given : Bootstrap, mpi4py communicator or None
+        What the user gave.
+    environ : mapping of str to str
+        The environment.
+
+    Returns
+    -------
+    Bootstrap
+        The user's; or MPI under a launcher; or a world of one.
+
+    Raises
+    ------
+    UnsupportedError
+        A launcher started this process and mpi4py is not installed: four worlds of one would look
+        like one of four.
+    UsageError
+        `given` is nothing that ranks can meet through.
+    """
+    if given is not None:
+        if isinstance(given, Bootstrap):
+            return given
+        if hasattr(given, "Get_rank") and hasattr(given, "allgather"):
+            return MpiBootstrap(given)
+        raise UsageError(
+            f"wanted an mpi4py communicator or a cocoll.bootstrap.Bootstrap; got "
+            f"{type(given).__name__}"
+        )
+    found = [name for name in LAUNCHER_VARIABLES if name in environ]
+    if not found:
+        return SelfBootstrap()
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise UnsupportedError(
+            f"a launcher started this process ({found[0]} is set) and mpi4py cannot be imported "
+            f"({error}): install cocoll[mpi]"
+        ) from error
+    return MpiBootstrap(MPI.COMM_WORLD)

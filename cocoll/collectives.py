@@ -1,0 +1,341 @@
+"""The slow path: what happens the first time a communicator meets a call.
+
+Here a call's agreed facts become plans and a kernel, wrapped as a `Program` that serves every later
+call of the same kind, whatever its length. `_core` keeps the programs and comes here on a miss only.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cocoll import _core
+from cocoll.algorithms import OperandSpec, ReduceSpec, flat, inline, one_shot, two_shot
+from cocoll.array import describe_array, make_output
+from cocoll.dtypes import DType
+from cocoll.epilogues import Epilogue, Traced
+from cocoll.errors import CompilerNotFoundError, CocollError, KernelError, UsageError
+from cocoll.failure import Kind, Option, make_failure
+from cocoll.kernels.build import Kernel, KernelSpec
+from cocoll.stream import resolve_stream
+
+if TYPE_CHECKING:
+    from cocoll.communicator import Communicator
+    from cocoll.plan.ir import Plan
+
+__all__ = ["Facts", "SlowPath"]
+
+_OP_LABELS = ("sum", "prod", "min", "max", "avg")
+_ALGORITHMS = ("inline", "one_shot", "two_shot", "flat", "barrier")
+_INLINE, _ONE_SHOT = 0, 1
+_PURPOSE_PREPARE = 3
+# What a rank reduces in one step where nothing is staged: long enough to cost nothing, short enough
+# that a lost peer and Ctrl-C are noticed inside a huge vector.
+_MAPPED_CHUNK_ELEMENTS = 1 << 20
+_ALIGNMENT_ELEMENTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What binding a call needs to know of its program.
+
+    Attributes
+    ----------
+    algorithm : str
+        What serves the call.
+    options : int
+        Agreed `Option` bits.
+    digest : int
+        The head of the epilogue's digest, 0 without one.
+    operands : tuple of str
+        The epilogue's arrays that were given, in its order.
+    sharded, written : tuple of bool
+        Of each operand: whether it holds a shard, whether the epilogue changes it.
+    results : tuple of int
+        Which operand each result is, -1 for the output.
+    result_dtypes : tuple of DType
+        Their element types.
+    scalars : tuple of str
+        Names, in the kernel's order.
+    defaults : tuple of float or None
+        Their values where the call gives none.
+    """
+
+    algorithm: str
+    options: int = 0
+    digest: int = 0
+    operands: tuple[str, ...] = ()
+    sharded: tuple[bool, ...] = ()
+    written: tuple[bool, ...] = ()
+    results: tuple[int, ...] = (-1,)
+    result_dtypes: tuple[DType, ...] = ()
+    scalars: tuple[str, ...] = ()
+    defaults: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Variants:
+    algorithm: str
+    mapped: Plan | None
+    staged: Plan | None
+
+
+class SlowPath:
+    """The functions that `_core` calls; one object, handed in when `cocoll` is imported."""
+
+    describe_array = staticmethod(describe_array)
+    resolve_stream = staticmethod(resolve_stream)
+    make_failure = staticmethod(make_failure)
+
+    @staticmethod
+    def parse_dtype(label: object) -> int:
+        """Give the code of a dtype's name."""
+        return int(DType.parse(str(label)))
+
+    @staticmethod
+    def array_names(epilogue: object) -> tuple[str, ...]:
+        """Give the epilogue's array parameters after the first."""
+        if not isinstance(epilogue, Epilogue):
+            raise UsageError(
+                f"epilogue must come from cocoll.epilogues or be decorated with @cocoll.epilogue; "
+                f"got {type(epilogue).__name__}"
+            )
+        return tuple(epilogue.array_names)
+
+    @staticmethod
+    def make_output(
+        comm: Communicator, kind_code: int, x: object, shape: tuple[int, ...], shard: int
+    ) -> object:
+        """Make the output of a reduce_scatter or an allgather."""
+        world_size = comm.world_size
+        description = describe_array(x, "x", -1)
+        count = 1
+        for length in shape:
+            count *= length
+        if kind_code == Kind.ALLGATHER:
+            if shard:
+                raise UsageError("allgather with layout='shard' needs out=, the whole vector")
+            head, rest = (shape[0], shape[1:]) if shape else (1, ())
+            return make_output(x, (head * world_size, *rest), description.dtype)
+        if shard:
+            start, stop = comm.shard_range(count)
+            return make_output(x, (stop - start,), description.dtype)
+        if shape and shape[0] % world_size == 0:
+            return make_output(x, (shape[0] // world_size, *shape[1:]), description.dtype)
+        return make_output(x, (count // world_size,), description.dtype)
+
+    @staticmethod
+    def make_shard_output(
+        comm: Communicator,
+        epilogue: Epilogue,
+        x: object,
+        dtype: str | None,
+        operands: Mapping[str, object],
+    ) -> object:
+        """Make the output of a reduce_scatter_fused, or None where the epilogue has none."""
+        code = -1 if dtype is None else int(DType.parse(dtype))
+        description = describe_array(x, "x", code)
+        names = SlowPath.array_names(epilogue)
+        dtypes = {
+            name: describe_array(value, name, code).dtype
+            for name, value in operands.items()
+            if name in names and value is not None
+        }
+        traced = epilogue.trace(description.dtype, dtypes)
+        outputs = [result for result in traced.results if result.name == "out"]
+        if not outputs:
+            return None
+        count = 1
+        for length in description.shape:
+            count *= length
+        start, stop = comm.shard_range(count)
+        return make_output(x, (stop - start,), outputs[0].dtype)
+
+    @staticmethod
+    def bind_arguments(
+        function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Give a call's arguments by name, defaults filled in."""
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    @staticmethod
+    def prepare(
+        comm: Communicator,
+        kind_code: int,
+        op: int,
+        dtype_code: int,
+        size_class: int,
+        root: int,
+        options: int,
+    ) -> _core.Program:
+        """Plan a collective without epilogue."""
+        kind, dtype = Kind(kind_code), DType(dtype_code)
+        itemsize = dtype.itemsize_bytes
+        spec = ReduceSpec(itemsize, (itemsize,))
+        variants = _plan(comm, kind, spec, size_class, root, Option(options))
+        kernel = None
+        if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
+            kernel = comm._kernels.load(KernelSpec(_OP_LABELS[op], dtype, None))
+        facts = Facts(variants.algorithm, options, result_dtypes=(dtype,))
+        return _make_program(comm, variants, kernel, facts)
+
+    @staticmethod
+    def prepare_fused(
+        comm: Communicator,
+        kind_code: int,
+        epilogue: Epilogue,
+        op: int,
+        dtype_code: int,
+        arrays: Mapping[str, int],
+        out_dtype_code: int,
+        size_class: int,
+        options: int,
+    ) -> _core.Program:
+        """Trace an epilogue, plan the call and get its kernel, compiling it if it must be."""
+        kind, dtype = Kind(kind_code), DType(dtype_code)
+        traced = epilogue.trace(
+            dtype,
+            {name: DType(code) for name, code in arrays.items()},
+            out_dtype=DType(out_dtype_code),
+        )
+        facts_of = {operand.name: index for index, operand in enumerate(traced.operands)}
+        spec = ReduceSpec(
+            dtype.itemsize_bytes,
+            tuple(result.dtype.itemsize_bytes for result in traced.results),
+            tuple(
+                OperandSpec(
+                    operand.dtype.itemsize_bytes,
+                    sharded=operand.sharded,
+                    updated=operand.updated and operand.sharded,
+                )
+                for operand in traced.operands
+            ),
+            zero_source=bool(options & Option.ZERO_GRAD),
+        )
+        if kind is Kind.REDUCE_SCATTER_FUSED:
+            gathered = [result.name for result in traced.results if result.name != "out"]
+            if gathered:
+                raise UsageError(
+                    f"reduce_scatter_fused gathers nothing, and the epilogue updates replicated "
+                    f"arrays ({', '.join(gathered)}); name them in sharded=, or use allreduce_fused"
+                )
+        variants = _plan(comm, kind, spec, size_class, -1, Option(options))
+        kernel = _load_on_all_ranks(comm, KernelSpec(_OP_LABELS[op], dtype, traced))
+        facts = Facts(
+            variants.algorithm,
+            options,
+            digest=int(traced.digest[:16], 16) | 1,
+            operands=tuple(operand.name for operand in traced.operands),
+            sharded=tuple(operand.sharded for operand in traced.operands),
+            written=tuple(
+                operand.updated or operand.result_index is not None for operand in traced.operands
+            ),
+            results=tuple(facts_of.get(result.name, -1) for result in traced.results),
+            result_dtypes=tuple(result.dtype for result in traced.results),
+            scalars=tuple(scalar.name for scalar in traced.scalars),
+            defaults=tuple(scalar.default for scalar in traced.scalars),
+        )
+        return _make_program(comm, variants, kernel, facts)
+
+
+def _make_program(
+    comm: Communicator, variants: _Variants, kernel: Kernel | None, facts: Facts
+) -> _core.Program:
+    return _core.Program(
+        comm,
+        None if variants.mapped is None else variants.mapped.pack(),
+        None if variants.staged is None else variants.staged.pack(),
+        reduce_address=kernel.reduce_address if kernel else 0,
+        prepare_address=kernel.prepare_address if kernel else 0,
+        derived_count=kernel.derived_count if kernel else 0,
+        result_count=len(facts.results),
+        algorithm=_ALGORITHMS.index(variants.algorithm),
+        facts=facts,
+    )
+
+
+def _load_on_all_ranks(comm: Communicator, spec: KernelSpec) -> Kernel:
+    # Whether the catalogue has it is the same on every rank; whether a compiler is there need not
+    # be, so what is compiled is agreed on, and a rank that fails makes all of them raise.
+    if comm._kernels.is_built_in(spec):
+        return comm._kernels.load(spec)
+    kernel, problem = None, None
+    try:
+        kernel = comm._kernels.load(spec)
+    except CocollError as error:
+        problem = error
+    report = b"" if problem is None else f"{type(problem).__name__}: {problem}".encode()
+    reports = _core.exchange(comm, _PURPOSE_PREPARE, report, inside=True)
+    if problem is not None:
+        raise problem
+    for rank, text in enumerate(reports):
+        if text:
+            name, _, message = text.decode().partition(": ")
+            kind = CompilerNotFoundError if name == "CompilerNotFoundError" else KernelError
+            raise kind(f"rank {rank} could not prepare the epilogue: {message}")
+    if kernel is None:
+        raise KernelError("the kernel was neither loaded nor refused")
+    return kernel
+
+
+def _plan(
+    comm: Communicator, kind: Kind, spec: ReduceSpec, size_class: int, root: int, options: Option
+) -> _Variants:
+    rank, world_size, tuning = comm.rank, comm.world_size, comm.tuning
+    replicated = Option.REPLICATED in options
+    alignment = _ALIGNMENT_ELEMENTS if Option.SHARD in options else 1
+    itemsize = spec.source_itemsize_bytes
+    # A chunk is what all owners get in one iteration; its slots must fit the staging.
+    widest = itemsize + sum(spec.result_itemsizes_bytes)
+    by_owner = min(
+        tuning.chunk_bytes // (world_size * itemsize),
+        (tuning.staging_bytes - 128 * world_size * tuning.slots)
+        // (world_size * tuning.slots * widest),
+    )
+    by_owner = max(_ALIGNMENT_ELEMENTS, by_owner // _ALIGNMENT_ELEMENTS * _ALIGNMENT_ELEMENTS)
+    by_rank = max(1, tuning.chunk_bytes // itemsize)
+    staging = {"chunk_elements": by_owner, "slots": tuning.slots}
+    shared = {"chunk_elements": by_rank, "slots": tuning.slots}
+    mapped = {"chunk_elements": _MAPPED_CHUNK_ELEMENTS}
+    match kind:
+        case Kind.BARRIER:
+            return _Variants("barrier", None, flat.plan_barrier(rank, world_size))
+        case Kind.ALLREDUCE | Kind.ALLREDUCE_FUSED:
+            tiny = not (spec.is_sharded or replicated or spec.zero_source)
+            if tiny and size_class == _INLINE and len(spec.result_itemsizes_bytes) == 1:
+                return _Variants("inline", None, inline.plan_allreduce(rank, world_size, spec))
+            if tiny and size_class <= _ONE_SHOT:
+                return _Variants("one_shot", None, one_shot.plan_allreduce(rank, world_size, spec))
+            choice = {"replicated_result": replicated}
+            return _Variants(
+                "two_shot",
+                two_shot.plan_allreduce(rank, world_size, spec, **mapped, **choice),
+                two_shot.plan_allreduce_staged(rank, world_size, spec, **staging, **choice),
+            )
+        case Kind.REDUCE_SCATTER | Kind.REDUCE_SCATTER_FUSED:
+            if kind is Kind.REDUCE_SCATTER_FUSED:
+                alignment = _ALIGNMENT_ELEMENTS
+            choice = {"alignment_elements": alignment}
+            return _Variants(
+                "flat",
+                flat.plan_reduce_scatter(rank, world_size, spec, **mapped, **choice),
+                flat.plan_reduce_scatter_staged(rank, world_size, spec, **staging, **choice),
+            )
+        case Kind.ALLGATHER:
+            choice = {"alignment_elements": alignment, "replicated_result": replicated}
+            return _Variants(
+                "flat",
+                flat.plan_allgather(rank, world_size, itemsize, **mapped, **choice),
+                flat.plan_allgather_staged(rank, world_size, itemsize, **shared, **choice),
+            )
+        case _:
+            choice = {"replicated_result": replicated}
+            return _Variants(
+                "flat",
+                flat.plan_broadcast(rank, world_size, root, itemsize, **mapped, **choice),
+                flat.plan_broadcast_staged(rank, world_size, root, itemsize, **shared, **choice),
+            )

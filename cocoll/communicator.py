@@ -1,0 +1,534 @@
+"""A communicator: a group of ranks, the memory they share, and its life from init to close."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import mmap
+import os
+import resource
+import secrets
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from cocoll import _core
+from cocoll.bootstrap import Bootstrap, DerivedBootstrap, choose_bootstrap
+from cocoll.config import Settings
+from cocoll.dtypes import DType
+from cocoll.errors import (
+    BufferMismatchError,
+    ClosedError,
+    CollectiveMismatchError,
+    InternalError,
+    UnsupportedError,
+    UsageError,
+)
+from cocoll.failure import AbortReason
+from cocoll.kernels.build import KernelLoader
+from cocoll.topology.host import available_cpus, last_level_cache_bytes, memory_bytes
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
+from cocoll.symmetric import SymmetricHeap
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Communicator", "Tuning", "init"]
+
+_PURPOSE_EMPTY = 1
+_PURPOSE_DERIVE = 2
+_PURPOSE_PREPARE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Where one algorithm gives way to the next; rank 0's values hold for all ranks.
+
+    Attributes
+    ----------
+    inline_bytes : int
+        Up to this size the data travels in the arrival line. At most 64.
+    one_shot_bytes : int
+        Up to this size every rank reduces everything from staging, with one synchronisation.
+    chunk_bytes : int
+        What one iteration of a staged operation moves, over all owners.
+    slots : int
+        Chunks in flight.
+    staging_bytes : int
+        Scratch of each rank for chunked operations.
+    programs : int
+        How many programs a communicator keeps.
+    """
+
+    inline_bytes: int = 64
+    one_shot_bytes: int = 16 << 10
+    chunk_bytes: int = 512 << 10
+    slots: int = 2
+    staging_bytes: int = 4 << 20
+    programs: int = 256
+
+
+class _ShardMemory(mmap.mmap):
+    """Private memory of one shard; its end takes the shard off the communicator's list."""
+
+
+class Communicator(_core.CommunicatorBase):
+    """A group of ranks that call the same operations in the same order.
+
+    Making one is collective. It is used by one thread at a time; `duplicate` gives another one for
+    another thread. ``with`` closes it; an exception that leaves the block gives the communicator up
+    on all ranks, so that none waits for this one.
+
+    Parameters
+    ----------
+    group : mpi4py.MPI.Comm or cocoll.bootstrap.Bootstrap, optional
+        How the ranks meet. Default: MPI under a launcher, else a world of one.
+    tuning : Tuning, optional
+        Algorithm limits.
+    **settings : object
+        Fields of `cocoll.config.Settings`; they win over the environment.
+
+    Raises
+    ------
+    UnsupportedError
+        The ranks do not share one host's memory, or a launcher runs and mpi4py is missing.
+    OSError
+        There is not enough memory.
+    """
+
+    def __init__(
+        self, group: Any = None, *, tuning: Tuning | None = None, **settings: Any
+    ) -> None:
+        self.settings = Settings.from_environment(os.environ, **settings)
+        self._tuning = tuning or Tuning()
+        bootstrap = choose_bootstrap(group, os.environ)
+        self._heaps = {False: SymmetricHeap(0), True: SymmetricHeap(0)}
+        self._close_hooks: list[Callable[[], None]] = []
+        self._connect(bootstrap, crowded=False)
+
+    @classmethod
+    def _derive(cls, parent: Communicator, bootstrap: Bootstrap) -> Communicator:
+        made = cls.__new__(cls)
+        made.settings = parent.settings
+        made._tuning = parent._tuning
+        made._heaps = {False: SymmetricHeap(0), True: SymmetricHeap(0)}
+        made._close_hooks = []
+        made._connect(bootstrap, crowded=parent._crowded)
+        return made
+
+    # --- Making. ---
+
+    def _connect(self, bootstrap: Bootstrap, *, crowded: bool) -> None:
+        rank, world_size = bootstrap.rank, bootstrap.world_size
+        self._kernels = KernelLoader.from_settings(self.settings)
+        facts = {
+            "token": secrets.randbits(63),
+            "tuning": [getattr(self._tuning, name) for name in Tuning.__slots__],
+            "isa": self._kernels.isa,
+            "cpus": available_cpus().ids,
+            "quota": available_cpus().quota,
+        }
+        everyone = [json.loads(data) for data in bootstrap.allgather(json.dumps(facts).encode())]
+        self._tuning = Tuning(*everyone[0]["tuning"])
+        token = everyone[0]["token"]
+        self._kernels.restrict([entry["isa"] for entry in everyone])
+        cpus = len(set().union(*(entry["cpus"] for entry in everyone)))
+        quota = min(entry["quota"] for entry in everyone)
+        self._crowded = crowded or world_size > min(cpus, quota)
+        reserved = _reservation_bytes(world_size)
+        ticket, error = b"", ""
+        try:
+            ticket = self._open(
+                rank,
+                world_size,
+                small_bytes=self._tuning.one_shot_bytes,
+                staging_bytes=self._tuning.staging_bytes,
+                inline_bytes=self._tuning.inline_bytes,
+                one_shot_bytes=self._tuning.one_shot_bytes,
+                streaming_bytes=last_level_cache_bytes() // 2,
+                oversubscribed=self._crowded,
+                timeout_seconds=self.settings.timeout_seconds,
+                reserved_bytes=reserved,
+                token=token,
+                program_limit=self._tuning.programs,
+            )
+        except OSError as failure:
+            error = f"{failure}"
+        tickets = _agree_all(bootstrap, ticket, error)
+        foreign = [peer for peer, data in enumerate(tickets) if peer != rank and
+                   self._attach(peer, data) != 0]
+        problem = f"rank {rank} cannot map the memory of rank {foreign[0]}" if foreign else ""
+        try:
+            _agree_all(bootstrap, b"", problem)
+        except OSError as failure:
+            raise UnsupportedError(
+                f"{failure}: a communicator needs all its ranks on one host, under one user"
+            ) from None
+        commons = self._create_commons(reserved) if rank == 0 else b""
+        commons = bootstrap.allgather(commons)[0]
+        if rank != 0:
+            self._attach_commons(commons)
+        bootstrap.barrier()
+        self._heaps[False] = SymmetricHeap(self._heap_start())
+        self._opened()
+        # At exit a rank says that it leaves, and with an exception under way that it gives up, so
+        # that its peers raise at once and not after their timeout.
+        self._at_exit = _leave_at_exit(weakref.ref(self))
+        atexit.register(self._at_exit)
+
+    # --- Facts. ---
+
+    @property
+    def timeout_seconds(self) -> float:
+        """How long a rank waits for the others before it raises."""
+        return self.settings.timeout_seconds
+
+    @property
+    def tuning(self) -> Tuning:
+        """The algorithm limits that hold on all ranks."""
+        return self._tuning
+
+    @property
+    def oversubscribed(self) -> bool:
+        """Whether the ranks of this host outnumber the processors they may use."""
+        return self._crowded
+
+    def __repr__(self) -> str:
+        """Say whose end it is."""
+        state = "closed " if self.closed else ""
+        return f"<{state}cocoll.Communicator rank {self.rank} of {self.world_size}>"
+
+    def shard_range(self, count: int, rank: int | None = None) -> tuple[int, int]:
+        """Give the first and one-past-last element of a rank's shard.
+
+        Shards are contiguous, in rank order, of ceil(count / world_size) elements rounded up to
+        16; the last ones may be short or empty. Local.
+
+        Parameters
+        ----------
+        count : int
+            The length of the vector.
+        rank : int, optional
+            Whose shard. Default: this rank's.
+
+        Returns
+        -------
+        tuple of int
+            Start and stop.
+        """
+        if count < 0:
+            raise UsageError(f"a vector has at least 0 elements; got {count}")
+        length = block_elements(count, self.world_size, SHARD_ALIGNMENT_ELEMENTS)
+        return block_range(self.rank if rank is None else rank, count, length)
+
+    # --- Memory. ---
+
+    def empty(
+        self, shape: int | Iterable[int], dtype: str = "float32", *, replicated: bool = False
+    ) -> np.ndarray[Any, Any]:
+        """Make an array in symmetric memory, which peers can map. Collective.
+
+        Parameters
+        ----------
+        shape : int or sequence of int
+            Equal on all ranks.
+        dtype : str, default "float32"
+            Equal on all ranks. ``"bfloat16"`` gives an ml_dtypes array where ml_dtypes is
+            installed, else uint16.
+        replicated : bool, default False
+            One physical copy for all ranks of the host, handed out read-only: it changes through
+            cocoll calls, and ``broadcast(x, out=array)`` fills it.
+
+        Returns
+        -------
+        numpy.ndarray
+            Uninitialised. Dropping the last view of it marks the memory; it is used again once all
+            ranks have dropped theirs.
+
+        Raises
+        ------
+        CollectiveMismatchError
+            The ranks asked for different arrays.
+        OSError
+            There is not enough memory on some rank; raised on all.
+        """
+        import numpy as np
+
+        wanted = (shape,) if isinstance(shape, int) else tuple(int(length) for length in shape)
+        kind = DType.parse(str(dtype))
+        if any(length < 0 for length in wanted):
+            raise UsageError(f"lengths must be at least 0; got shape {wanted}")
+        size_bytes = kind.itemsize_bytes
+        for length in wanted:
+            size_bytes *= length
+        block = self._allocate(size_bytes, [list(wanted), kind.label], replicated)
+        array = np.frombuffer(block, _numpy_dtype(kind), count=size_bytes // kind.itemsize_bytes)
+        array = array.reshape(wanted)
+        if replicated:
+            array.flags.writeable = False
+        return array
+
+    def _allocate(self, size_bytes: int, request: list[Any], replicated: bool) -> _core.Block:
+        heap = self._heaps[replicated]
+        for was_replicated, key in self._take_freed():
+            self._heaps[was_replicated].mark(key)
+        marks = {str(int(kind)): heap.marks for kind, heap in self._heaps.items()}
+        message = json.dumps({"request": [*request, replicated], "marks": marks}).encode()
+        everyone = [json.loads(data) for data in self._exchange(_PURPOSE_EMPTY, message)]
+        requests = {rank: entry["request"] for rank, entry in enumerate(everyone)}
+        if any(entry != requests[0] for entry in requests.values()):
+            listing = {
+                rank: f"empty({tuple(shape)}, {label!r}, replicated={flag})"
+                for rank, (shape, label, flag) in requests.items()
+            }
+            raise CollectiveMismatchError(
+                "the ranks asked for different arrays; none was made: "
+                + "; ".join(f"rank {rank}: {text}" for rank, text in listing.items()),
+                requests=listing,
+            )
+        for kind, each in self._heaps.items():
+            each.reclaim([entry["marks"][str(int(kind))] for entry in everyone])
+        allocation = heap.allocate(size_bytes)
+        # Replicated memory belongs to rank 0; the others only map it.
+        error = 0
+        if not replicated or self.rank == 0:
+            error = self._grow(replicated, heap.top_bytes)
+        errors = [int(data) for data in self._exchange(_PURPOSE_EMPTY, str(error).encode())]
+        block = self._block(
+            replicated, allocation.offset_bytes, size_bytes, (replicated, allocation.key)
+        )
+        for rank, code in enumerate(errors):
+            if code:
+                raise OSError(
+                    code, f"{os.strerror(code)}: rank {rank} has no {size_bytes} bytes of shared "
+                    f"memory left for comm.empty"
+                )
+        return block
+
+    def shard_zeros(self, count: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
+        """Make a zeroed array for this rank's shard of a vector. Local; private memory.
+
+        Parameters
+        ----------
+        count : int
+            The length of the whole vector.
+        dtype : str, default "float32"
+            The element type.
+
+        Returns
+        -------
+        numpy.ndarray
+            As long as `shard_range` says; may be empty.
+        """
+        import numpy as np
+
+        kind = DType.parse(str(dtype))
+        start, stop = self.shard_range(count)
+        size_bytes = (stop - start) * kind.itemsize_bytes
+        if size_bytes == 0:
+            return np.zeros(0, _numpy_dtype(kind))
+        # Huge pages where the kernel gives them, and a stagger for the reason of symmetric.py.
+        stagger = len(self.shard_counts) % 32 * 11 * 64 if size_bytes >= 1 << 20 else 0
+        span = size_bytes + stagger
+        if size_bytes >= 2 << 20:
+            span = -(-span // (2 << 20)) * (2 << 20)
+        memory = _ShardMemory(-1, span, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        array = np.frombuffer(
+            memory, _numpy_dtype(kind), count=stop - start, offset=stagger
+        )
+        address = array.__array_interface__["data"][0]
+        self.shard_counts[address] = count
+        weakref.finalize(memory, self.shard_counts.pop, address, None).atexit = False
+        return array
+
+    # --- Operations that are methods. ---
+
+    def bind(
+        self, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> _core.BoundOperation:
+        """Bind a call's arrays, so that each run of it is one C call. Local.
+
+        Parameters
+        ----------
+        function : callable
+            A collective such as `cocoll.allreduce_fused`.
+        *args, **kwargs : object
+            Its arguments. Scalars of an epilogue may be left out and given when it runs.
+
+        Returns
+        -------
+        BoundOperation
+            Call it with the scalars that change.
+        """
+        return _core.bind(self, function, args, kwargs)
+
+    def barrier(self) -> None:
+        """Wait until every rank has called it. Collective."""
+        _core.barrier(comm=self)
+
+    def _exchange(self, purpose: int, data: bytes) -> list[bytes]:
+        self._check_open()
+        return _core.exchange(self, purpose, data)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClosedError(f"the communicator of rank {self.rank} is closed")
+
+    # --- Derived communicators. ---
+
+    def duplicate(self) -> Communicator:
+        """Make a communicator of the same ranks with an order of its own. Collective."""
+        return self._make_child(list(range(self.world_size)), self.rank)
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """Make one communicator per color. Collective.
+
+        Parameters
+        ----------
+        color : int or None
+            Ranks of equal color form a communicator; None takes no part.
+        key : int, default 0
+            Orders the ranks of a color; ties keep this communicator's order.
+
+        Returns
+        -------
+        Communicator or None
+            This rank's, None where `color` is None.
+        """
+        if color is not None and (isinstance(color, bool) or not isinstance(color, int)):
+            raise UsageError(f"color must be an int or None; got {color!r} on rank {self.rank}")
+        choices = [
+            json.loads(data)
+            for data in self._exchange(_PURPOSE_DERIVE, json.dumps([color, key]).encode())
+        ]
+        members = sorted(
+            (rank for rank, (theirs, _) in enumerate(choices) if theirs == color),
+            key=lambda rank: (choices[rank][1], rank),
+        )
+        if color is None:
+            members = [self.rank]
+        child = self._make_child(members, members.index(self.rank))
+        if color is None:
+            child.close()
+            return None
+        return child
+
+    def _make_child(self, members: list[int], rank: int) -> Communicator:
+        def exchange(data: bytes) -> list[bytes]:
+            return self._exchange(_PURPOSE_DERIVE, data)
+
+        return Communicator._derive(self, DerivedBootstrap(exchange, members, rank))
+
+    # --- Its end. ---
+
+    def abort(self) -> None:
+        """Give the communicator up on all ranks: waiting peers raise `AbortedError`. Local."""
+        self._give_up(AbortReason.REQUESTED)
+
+    def _give_up(self, reason: AbortReason) -> None:
+        if not self.closed:
+            self._abort(int(reason))
+            self.close()
+
+    def close(self) -> None:
+        """Leave. Local and idempotent; operations on streams are finished first.
+
+        Arrays from `empty` stay valid for this rank. A peer that still waits for this rank raises
+        `PeerLostError`.
+        """
+        if self.closed:
+            return
+        self._drain(self.timeout_seconds)
+        self._leave()
+        atexit.unregister(self._at_exit)
+
+    def __enter__(self) -> Communicator:
+        """Give the communicator itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it; give it up on all ranks if an exception leaves the block."""
+        if error is None:
+            self.close()
+        else:
+            self._give_up(AbortReason.EXCEPTION)
+
+
+def _leave_at_exit(reference: weakref.ref[Communicator]) -> Callable[[], None]:
+    owner = os.getpid()
+
+    def leave() -> None:
+        comm = reference()
+        if comm is None or comm.closed or os.getpid() != owner:
+            return
+        # Set by the interpreter when an exception has ended the script.
+        if getattr(sys, "last_value", None) is not None:
+            comm._abort(int(AbortReason.EXCEPTION))
+        comm._leave()
+
+    return leave
+
+
+def _agree_all(bootstrap: Bootstrap, data: bytes, error: str) -> list[bytes]:
+    # Every rank raises if one has failed.
+    everyone = bootstrap.allgather(json.dumps(error).encode() + b"\n" + data)
+    parts = [entry.split(b"\n", 1) for entry in everyone]
+    for rank, (text, _) in enumerate(parts):
+        message = json.loads(text)
+        if message:
+            raise OSError(f"rank {rank}: {message}")
+    return [payload for _, payload in parts]
+
+
+def _reservation_bytes(world_size: int) -> int:
+    # Address space, not memory: what one rank's segment can ever grow to.
+    reserved = memory_bytes()
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    space = (1 << 46) if limit == resource.RLIM_INFINITY else limit // 4
+    return max(64 << 20, min(reserved, space // (world_size + 1)))
+
+
+def _numpy_dtype(kind: DType) -> Any:
+    import numpy as np
+
+    if kind is not DType.BFLOAT16:
+        return np.dtype(kind.label)
+    try:
+        import ml_dtypes
+    except ImportError:
+        return np.dtype(np.uint16)
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def init(group: Any = None, *, tuning: Tuning | None = None, **settings: Any) -> Communicator:
+    """Make the default communicator, which calls use when none is given. Collective.
+
+    Parameters
+    ----------
+    group : mpi4py.MPI.Comm or cocoll.bootstrap.Bootstrap, optional
+        How the ranks meet. Default: MPI.COMM_WORLD under a launcher, else a world of one.
+    tuning : Tuning, optional
+        Algorithm limits; rank 0's hold.
+    **settings : object
+        Fields of `cocoll.config.Settings`; they win over the environment.
+
+    Returns
+    -------
+    Communicator
+        The default of this thread (and of what runs in its context).
+    """
+    comm = Communicator(group, tuning=tuning, **settings)
+    _core.default_communicator.set(comm)
+    return comm

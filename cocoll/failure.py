@@ -1,0 +1,175 @@
+"""Turns the status of a failed operation into an exception that says who, what and what to do."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+from cocoll.dtypes import DType
+from cocoll.errors import (
+    AbortedError,
+    CocollError,
+    CollectiveMismatchError,
+    CommTimeoutError,
+    InternalError,
+    PeerLostError,
+)
+
+if TYPE_CHECKING:
+    from cocoll._core import CommunicatorBase
+
+__all__ = ["AbortReason", "Kind", "Option", "describe_operation", "make_failure"]
+
+
+class Kind(enum.IntEnum):
+    """What an operation is; the numbers stand in arrival lines and flight records."""
+
+    ALLREDUCE = 1
+    REDUCE_SCATTER = 2
+    ALLGATHER = 3
+    BROADCAST = 4
+    BARRIER = 5
+    ALLREDUCE_FUSED = 6
+    REDUCE_SCATTER_FUSED = 7
+    CUSTOM = 8
+    EXCHANGE = 9
+
+
+class Option(enum.IntFlag):
+    """Agreed facts of an operation besides its kind."""
+
+    SHARD = 1
+    REPLICATED = 2
+    ZERO_GRAD = 4
+
+
+class AbortReason(enum.IntEnum):
+    """Why a communicator was given up; the numbers of ``host/control.h``."""
+
+    EXCEPTION = 1
+    INTERRUPT = 2
+    TIMEOUT = 3
+    PEER_LOST = 4
+    REQUESTED = 5
+
+
+class _Status(enum.IntEnum):
+    MISMATCH = 2
+    TIMEOUT = 3
+    PEER_LOST = 4
+    ABORTED = 5
+    NOT_PREPARED = 6
+
+
+_OP_LABELS = ("sum", "prod", "min", "max", "avg")
+_REDUCING = (
+    Kind.ALLREDUCE,
+    Kind.REDUCE_SCATTER,
+    Kind.ALLREDUCE_FUSED,
+    Kind.REDUCE_SCATTER_FUSED,
+)
+_PURPOSES = {1: "empty", 2: "duplicate or split", 3: "the preparation of an epilogue"}
+
+
+def describe_operation(flight: tuple[int, ...] | None) -> str:
+    """Give one operation of a flight recorder as a call, for people."""
+    if flight is None:
+        return "an operation no longer on record"
+    kind_code, op, dtype, options, root, count, epilogue, _ = flight
+    kind = Kind(kind_code)
+    if kind is Kind.EXCHANGE:
+        return f"{_PURPOSES.get(root, 'an exchange')} ({count} bytes)"
+    if kind is Kind.BARRIER:
+        return "barrier()"
+    parts = [f"count={count}", f"dtype={DType(dtype).label}"]
+    if kind in _REDUCING:
+        parts.append(f"op={_OP_LABELS[op]}")
+    if kind is Kind.BROADCAST:
+        parts.append(f"root={root}")
+    if epilogue:
+        parts.append(f"epilogue={epilogue:016x}")
+    parts += [option.name.lower() for option in Option if options & option and option.name]
+    return f"{kind.name.lower()}({', '.join(parts)})"
+
+
+def make_failure(
+    comm: CommunicatorBase, status: int, sequence: int, culprit: int
+) -> CocollError:
+    """Word what went wrong, and close the communicator where it cannot go on.
+
+    Parameters
+    ----------
+    comm : CommunicatorBase
+        Where it happened.
+    status : int
+        What the executor returned.
+    sequence : int
+        The operation's number.
+    culprit : int
+        The rank that was waited for.
+
+    Returns
+    -------
+    CocollError
+        To be raised by the caller.
+    """
+    kind = _Status(status)
+    if kind is _Status.MISMATCH:
+        return _mismatch(comm, sequence)
+    what = f"{describe_operation(comm._flight(comm.rank, sequence))}, operation {sequence}"
+    if kind is _Status.NOT_PREPARED:
+        return InternalError(
+            f"no variant of the plan serves {what} on rank {comm.rank}: a plan that maps the "
+            f"callers' arrays needs symmetric ones, and whole-vector scratch has a limit"
+        )
+    error = _transport_failure(comm, kind, what, culprit)
+    comm._leave()
+    return error
+
+
+def _transport_failure(
+    comm: CommunicatorBase, kind: _Status, what: str, culprit: int
+) -> CocollError:
+    me = comm.rank
+    reason = None
+    if kind is _Status.TIMEOUT:
+        reason = AbortReason.TIMEOUT
+    elif kind is _Status.PEER_LOST:
+        reason = AbortReason.PEER_LOST
+    else:
+        word = comm._abort_word()
+        if word is not None:
+            culprit, _, code = word
+            reason = AbortReason(code)
+    closed = "The communicator is closed; the ranks that are left may make a new one"
+    if reason is AbortReason.TIMEOUT:
+        return CommTimeoutError(
+            f"rank {me} gave up {what}: rank {culprit} did not come within "
+            f"{comm.timeout_seconds:g} s. {closed}",
+            ranks=(culprit,),
+        )
+    if reason is AbortReason.PEER_LOST:
+        return PeerLostError(
+            f"rank {me} gave up {what}: rank {culprit} has died or left. {closed}", rank=culprit
+        )
+    cause = {
+        AbortReason.EXCEPTION: "left with an exception",
+        AbortReason.INTERRUPT: "was interrupted",
+    }.get(reason or AbortReason.REQUESTED, "called abort()")
+    return AbortedError(f"rank {me} gave up {what}: rank {culprit} {cause}. {closed}", rank=culprit)
+
+
+def _mismatch(comm: CommunicatorBase, sequence: int) -> CollectiveMismatchError:
+    requests = {
+        rank: describe_operation(comm._flight(rank, sequence)) for rank in range(comm.world_size)
+    }
+    listing = "; ".join(f"rank {rank}: {request}" for rank, request in requests.items())
+    hint = ""
+    if len(set(requests.values())) == 1:
+        hint = ". They differ in an epilogue or in its scalars (lr, step, ...)"
+    return CollectiveMismatchError(
+        f"the ranks asked for different operations as number {sequence}; nothing has moved: "
+        f"{listing}{hint}",
+        requests=requests,
+        sequence=sequence,
+    )

@@ -1,0 +1,188 @@
+# The caller's arrays: read once a call, checked, and given back.
+
+cdef int _dtype_of_format(const char* text, Py_ssize_t itemsize) noexcept:
+    # A struct-module format of one native element, or -1.
+    if text == NULL:
+        return _UINT8
+    if text[0] == b"@" or text[0] == b"=" or text[0] == b"<":
+        text += 1
+    if text[0] == 0 or text[1] != 0:
+        return -1
+    if text[0] == b"f":
+        return _FLOAT32
+    if text[0] == b"d":
+        return _FLOAT64
+    if text[0] == b"e":
+        return _FLOAT16
+    if text[0] == b"i" or text[0] == b"l" or text[0] == b"q":
+        return _INT32 if itemsize == 4 else (_INT64 if itemsize == 8 else -1)
+    if text[0] == b"B":
+        return _UINT8
+    return -1
+
+
+cdef int _settle(Array* array) except -1:
+    # Derives counts and contiguity from shape and strides.
+    cdef int dim
+    cdef int64_t expected = array.itemsize_bytes
+    array.count = 1
+    for dim in range(array.layout.ndim):
+        array.count *= array.layout.shape[dim]
+    array.nbytes = array.count * array.itemsize_bytes
+    array.contiguous = True
+    if array.count == 0:
+        return 0
+    for dim in range(array.layout.ndim - 1, -1, -1):
+        if array.layout.shape[dim] != 1 and array.layout.stride_bytes[dim] != expected:
+            array.contiguous = False
+            return 0
+        expected *= array.layout.shape[dim]
+    return 0
+
+
+cdef int _acquire(object value, str name, int dtype, Array* array) except -1:
+    # Fills `array` from any array that cocoll accepts. `dtype` (or -1) says what 16-bit integers
+    # stand for. The caller releases.
+    cdef int dim
+    array.acquired = False
+    if PyObject_CheckBuffer(value) and type(value) is not Block:
+        try:
+            PyObject_GetBuffer(value, &array.view, PyBUF_FULL_RO)
+        except (ValueError, BufferError):
+            # NumPy cannot describe every dtype through the buffer protocol (bfloat16).
+            return _acquire_described(value, name, dtype, array)
+        array.acquired = True
+        array.dtype = _dtype_of_format(array.view.format, array.view.itemsize)
+        if array.dtype < 0 or array.view.ndim > COCOLL_MAX_DIMS or array.view.suboffsets != NULL:
+            _release(array)
+            return _acquire_described(value, name, dtype, array)
+        array.data = array.view.buf
+        array.readonly = array.view.readonly
+        array.itemsize_bytes = <int32_t>array.view.itemsize
+        array.layout.ndim = array.view.ndim
+        array.layout.itemsize_bytes = array.itemsize_bytes
+        for dim in range(array.view.ndim):
+            array.layout.shape[dim] = array.view.shape[dim]
+            array.layout.stride_bytes[dim] = array.view.strides[dim]
+        return _settle(array)
+    return _acquire_described(value, name, dtype, array)
+
+
+cdef int _acquire_described(object value, str name, int dtype, Array* array) except -1:
+    # The slow way: cocoll.array knows frameworks, DLPack and what to say of the rest. Nothing is
+    # kept alive here; the caller holds `value` for as long as it uses the array.
+    cdef int dim
+    description = _hooks.describe_array(value, name, dtype)
+    array.data = <void*><size_t>description.address
+    array.readonly = description.readonly
+    array.dtype = description.dtype
+    array.itemsize_bytes = description.dtype.itemsize_bytes
+    array.layout.ndim = len(description.shape)
+    array.layout.itemsize_bytes = array.itemsize_bytes
+    for dim in range(array.layout.ndim):
+        array.layout.shape[dim] = description.shape[dim]
+        array.layout.stride_bytes[dim] = description.stride_bytes[dim]
+    return _settle(array)
+
+
+cdef void _release(Array* array) noexcept:
+    if array.acquired:
+        PyBuffer_Release(&array.view)
+        array.acquired = False
+
+
+cdef void _extent(const Array* array, size_t* first, size_t* stop) noexcept:
+    # The bytes between the lowest and the highest element.
+    cdef int dim
+    cdef int64_t low = 0, high = 0, reach
+    if array.count == 0:
+        first[0] = stop[0] = 0
+        return
+    for dim in range(array.layout.ndim):
+        reach = (array.layout.shape[dim] - 1) * array.layout.stride_bytes[dim]
+        if reach < 0:
+            low += reach
+        else:
+            high += reach
+    first[0] = <size_t>array.data + low
+    stop[0] = <size_t>array.data + high + array.itemsize_bytes
+
+
+cdef bint _same_memory(const Array* a, const Array* b) noexcept:
+    # Whether element i of one is element i of the other.
+    cdef int dim
+    if a.data != b.data or a.count != b.count or a.itemsize_bytes != b.itemsize_bytes:
+        return False
+    if a.contiguous and b.contiguous:
+        return True
+    if a.layout.ndim != b.layout.ndim:
+        return False
+    for dim in range(a.layout.ndim):
+        if (a.layout.shape[dim] != b.layout.shape[dim]
+                or a.layout.stride_bytes[dim] != b.layout.stride_bytes[dim]):
+            return False
+    return True
+
+
+cdef bint _overlap(const Array* a, const Array* b) noexcept:
+    cdef size_t a_first, a_stop, b_first, b_stop
+    _extent(a, &a_first, &a_stop)
+    _extent(b, &b_first, &b_stop)
+    return a_first < b_stop and b_first < a_stop
+
+
+cdef bint _repeats_elements(const Array* array) noexcept:
+    cdef int dim
+    for dim in range(array.layout.ndim):
+        if array.layout.shape[dim] > 1 and array.layout.stride_bytes[dim] == 0:
+            return array.count > 0
+    return False
+
+
+cdef int _check_writable(const Array* array, str name, CommunicatorBase comm,
+                         bint replicated_allowed) except -1:
+    cdef bint replicated = _is_replicated(comm, array)
+    if replicated and not replicated_allowed:
+        raise UsageError(
+            f"{name} is a replicated array: the host has one copy, and every rank would change it; "
+            f"got it as the array to be reduced in place on rank {comm.rank}. Use an array from "
+            f"comm.empty(...) without replicated=True"
+        )
+    if array.readonly and not replicated:
+        raise UsageError(
+            f"{name} must be writable; got a read-only array on rank {comm.rank}. Pass a copy, or "
+            f"give out="
+        )
+    if _repeats_elements(array):
+        raise BufferOverlapError(
+            f"{name} is written, so its elements must be distinct; got a broadcast view on rank "
+            f"{comm.rank}. Pass a copy"
+        )
+    return 0
+
+
+cdef bint _is_replicated(CommunicatorBase comm, const Array* array) noexcept:
+    cdef uint64_t reference = comm.session.get().endpoint.reference(array.data, array.nbytes)
+    return reference != kNotMapped and (reference & kReplicatedBit) != 0
+
+
+cdef uint64_t _reference(CommunicatorBase comm, const Array* array) noexcept:
+    # Where peers find the array. An empty array is everywhere.
+    if array.nbytes == 0:
+        return 0
+    if not array.contiguous:
+        return kNotMapped
+    return comm.session.get().endpoint.reference(array.data, array.nbytes)
+
+
+cdef void _place(const Array* array, cocoll_array* slot) noexcept:
+    slot.data = array.data
+    slot.layout = &array.layout
+    if array.contiguous:
+        slot.layout = NULL
+    slot.index = 0
+
+
+cdef tuple _shape_of(const Array* array):
+    cdef int dim
+    return tuple([array.layout.shape[dim] for dim in range(array.layout.ndim)])

@@ -1,0 +1,360 @@
+# Fused calls: an epilogue with its arrays and scalars, bound once or called.
+
+cdef Call _bind_fused(CommunicatorBase comm, int kind, object x, object epilogue, object op,
+                      object out, object dtype, bint zero_grad, dict names):
+    # `names` holds the epilogue's arrays and scalars by name; scalars may come later (bind).
+    cdef Call call = Call.__new__(Call)
+    cdef Invocation* invocation = &call.invocation
+    cdef int dtype_code = -1 if dtype is None else _hooks.parse_dtype(dtype)
+    cdef int op_code = _op_code(op)
+    cdef int options = _OPTION_ZERO if zero_grad else 0
+    cdef Array* source = call.acquire(x, "x", dtype_code)
+    cdef Array* result = source
+    cdef Array* array
+    cdef int64_t dtypes = 0
+    cdef int index
+    cdef Program program
+    cdef tuple array_names = _array_names(comm, epilogue)
+    cdef list given = []
+    call.keep = (x, out, epilogue, dict(names))
+    for index, name in enumerate(array_names):
+        value = names.get(name)
+        if value is None:
+            if name in names:
+                raise UsageError(
+                    f"{name} must be an array; got None on rank {comm.rank}. Leave it out where "
+                    f"the epilogue allows that; an empty shard is an empty array"
+                )
+            continue
+        if len(given) >= kMaxOperands:
+            raise UsageError(f"an epilogue has at most {kMaxOperands} arrays")
+        array = call.acquire(value, name, dtype_code if source.dtype == _BFLOAT16 else -1)
+        dtypes |= <int64_t>(array.dtype + 1) << (3 * index)
+        if _is_replicated(comm, array) and array.nbytes > 0:
+            options |= _OPTION_REPLICATED
+        given.append(name)
+    if out is not None:
+        result = call.acquire(out, "out", dtype_code)
+        call.output = out
+        if _is_replicated(comm, result) and result.nbytes > 0:
+            options |= _OPTION_REPLICATED
+    cdef int size_class = _size_class(comm, source.nbytes)
+    key = (epilogue, kind | op_code << 4 | source.dtype << 8 | size_class << 12 | options << 14
+           | <int64_t>(result.dtype + 1) << 24 | <int64_t>(out is not None) << 28, dtypes)
+    program = _find(comm, key)
+    if program is None:
+        arrays = {name: call.arrays[1 + index].dtype for index, name in enumerate(given)}
+        program = _hooks.prepare_fused(comm, kind, epilogue, op_code, source.dtype, arrays,
+                                       result.dtype, size_class, options)
+        _keep(comm, key, program)
+    options = program.facts.options
+    _start(call, comm, program, kind, op_code, source.dtype, -1, options)
+    invocation.signature.epilogue = program.facts.digest
+    invocation.count = source.count
+    invocation.source_bytes = source.nbytes
+    _place(source, &invocation.source)
+    invocation.source_reference = _reference(comm, source)
+    if zero_grad:
+        invocation.reduce_flags = COCOLL_REDUCE_ZERO_SOURCES
+    _bind_operands(comm, call, program.facts)
+    _bind_results(comm, call, program.facts, out, kind)
+    return call
+
+
+cdef tuple _array_names(CommunicatorBase comm, object epilogue):
+    names = comm.epilogues.get(epilogue)
+    if names is None:
+        names = _hooks.array_names(epilogue)
+        if len(comm.epilogues) >= comm.program_limit:
+            comm.epilogues.clear()
+        comm.epilogues[epilogue] = names
+    return names
+
+
+cdef int _bind_operands(CommunicatorBase comm, Call call, object facts) except -1:
+    cdef Array* source = &call.arrays[0]
+    cdef Array* array
+    cdef Array* other
+    cdef int index, earlier
+    cdef int64_t shard = _block_length(comm, _ALLREDUCE_FUSED, source.count, 0)
+    cdef int64_t start = min(comm.rank * shard, source.count)
+    cdef int64_t wanted = min(shard, source.count - start)
+    for index in range(len(facts.operands)):
+        array = &call.arrays[1 + index]
+        name = facts.operands[index]
+        if facts.sharded[index]:
+            if array.count != wanted:
+                raise BufferMismatchError(
+                    f"{name} holds this rank's shard: wanted {wanted} of the {source.count} "
+                    f"elements on rank {comm.rank}; got {array.count}. Make it with "
+                    f"comm.shard_zeros({source.count})"
+                )
+            if not array.contiguous:
+                raise BufferMismatchError(
+                    f"{name} must be contiguous; got strides on rank {comm.rank}. Use a copy"
+                )
+        else:
+            _broadcast(array, source, name, facts.written[index], comm.rank)
+        if facts.written[index]:
+            _check_writable(array, name, comm, not facts.sharded[index])
+        _place(array, &call.invocation.operands[index])
+        for earlier in range(index + 1):
+            # The input itself is number 0; operand k is number k + 1.
+            other = &call.arrays[earlier]
+            if not (facts.written[index] or (earlier > 0 and facts.written[earlier - 1])):
+                continue
+            if not _overlap(array, other):
+                continue
+            if (not _same_memory(array, other)
+                    or (earlier > 0 and facts.written[index] and facts.written[earlier - 1])):
+                raise BufferOverlapError(
+                    f"{name} overlaps {'x' if earlier == 0 else facts.operands[earlier - 1]} on "
+                    f"rank {comm.rank}, and one of them is written. Use a copy"
+                )
+    return 0
+
+
+cdef int _broadcast(Array* array, const Array* source, str name, bint written, int rank) except -1:
+    # Lets `array` be read as if it had the input's shape (NumPy's rules).
+    cdef int dim, from_dim
+    cdef cocoll_layout layout
+    cdef bint same = array.layout.ndim == source.layout.ndim
+    layout.ndim = source.layout.ndim
+    layout.itemsize_bytes = array.itemsize_bytes
+    for dim in range(source.layout.ndim):
+        from_dim = dim - (source.layout.ndim - array.layout.ndim)
+        layout.shape[dim] = source.layout.shape[dim]
+        layout.stride_bytes[dim] = 0
+        if from_dim < 0:
+            continue
+        if array.layout.shape[from_dim] == source.layout.shape[dim]:
+            layout.stride_bytes[dim] = array.layout.stride_bytes[from_dim]
+        elif array.layout.shape[from_dim] != 1:
+            same = False
+            break
+        else:
+            same = False
+    else:
+        if array.layout.ndim <= source.layout.ndim and (same or not written):
+            if not same:
+                array.layout = layout
+                array.contiguous = False
+            return 0
+    raise BufferMismatchError(
+        f"{name} must {'have' if written else 'broadcast to'} the input's shape "
+        f"{_shape_of(source)}; got {_shape_of(array)} on rank {rank}. Reshape it"
+    )
+
+
+cdef int _bind_results(CommunicatorBase comm, Call call, object facts, object out,
+                       int kind) except -1:
+    cdef Invocation* invocation = &call.invocation
+    cdef Array* source = &call.arrays[0]
+    cdef Array* result
+    cdef int index, operand
+    cdef bint replicated = (facts.options & _OPTION_REPLICATED) != 0
+    cdef int64_t shard, start
+    invocation.may_stream = True
+    call.in_place = out is None
+    for index in range(len(facts.results)):
+        operand = facts.results[index]
+        if operand >= 0:
+            result = &call.arrays[1 + operand]
+            name = facts.operands[operand]
+            # An updated array has just been read: streaming past its cached lines would be slower.
+            invocation.may_stream = False
+        else:
+            result = source if out is None else &call.arrays[call.array_count - 1]
+            name = "x" if out is None else "out"
+            if out is None and result.dtype != facts.result_dtypes[index]:
+                raise DTypeError(
+                    f"the epilogue's output has dtype {_dtype_label(facts.result_dtypes[index])}, "
+                    f"and x has {_dtype_label(result.dtype)} on rank {comm.rank}; give out="
+                )
+            _check_writable(result, name, comm, out is not None)
+            if kind == _REDUCE_SCATTER_FUSED:
+                shard = _block_length(comm, kind, source.count, 0)
+                start = min(comm.rank * shard, source.count)
+                if result.count != min(shard, source.count - start):
+                    raise BufferMismatchError(
+                        f"out must have this rank's {min(shard, source.count - start)} of the "
+                        f"{source.count} elements on rank {comm.rank}; got {result.count}"
+                    )
+                _check_pair(comm, source, result, "out", start * source.itemsize_bytes, True)
+            else:
+                if result.count != source.count:
+                    raise BufferMismatchError(
+                        f"out must have the input's {source.count} elements; got {result.count} "
+                        f"on rank {comm.rank}"
+                    )
+                _check_pair(comm, source, result, "out", -1, False)
+        if replicated != (_is_replicated(comm, result) and result.nbytes > 0) and result.nbytes > 0:
+            raise UsageError(
+                f"either all arrays that a fused call updates are replicated or none is; {name} "
+                f"differs from the others on rank {comm.rank}"
+            )
+        if facts.options & _OPTION_ZERO and result == source:
+            raise UsageError(
+                f"zero_grad would erase the result, which goes to x itself on rank {comm.rank}; "
+                f"give out="
+            )
+        _place(result, &invocation.results[index])
+        invocation.result_references[index] = _reference(comm, result)
+    if facts.options & _OPTION_ZERO:
+        if not source.contiguous:
+            raise BufferMismatchError(
+                f"zero_grad needs a contiguous x; got strides on rank {comm.rank}"
+            )
+        _check_writable(source, "x", comm, False)
+    return 0
+
+
+cdef int _bind_scalars(Call call, dict names, bint partial) except -1:
+    # Takes scalars by name; those not given have the epilogue's values. `partial`: a later call
+    # may still give them.
+    cdef Invocation* invocation = &call.invocation
+    cdef int index
+    facts = call.program.facts
+    invocation.scalar_count = len(facts.scalars)
+    for index in range(invocation.scalar_count):
+        name = facts.scalars[index]
+        value = names.get(name)
+        if value is None:
+            value = facts.defaults[index]
+            if value is None:
+                if partial:
+                    continue
+                raise UsageError(
+                    f"the epilogue needs the scalar {name!r}; got none on rank {call.comm.rank}"
+                )
+        invocation.scalars[index] = _scalar(value, name)
+    return 0
+
+
+cdef double _scalar(object value, object name) except? -1:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"the scalar {name!r} must be a number; got {type(value).__name__}"
+        ) from None
+
+
+cdef int _check_names(Call call, dict names) except -1:
+    facts = call.program.facts
+    if len(names) == len(facts.operands) + len(facts.scalars):
+        # All that can be given has been given, and what is missing has been found already.
+        return 0
+    for name in names:
+        if name not in facts.operands and name not in facts.scalars:
+            raise UsageError(
+                f"the epilogue has no array or scalar {name!r}; it has "
+                f"{', '.join((*facts.operands, *facts.scalars))} (rank {call.comm.rank})"
+            )
+    return 0
+
+
+cdef object _call_fused(int kind, object x, object epilogue, object op, object out, object comm,
+                        object stream, object dtype, bint zero_grad, dict names):
+    cdef CommunicatorBase communicator = _communicator(comm)
+    cdef Call call
+    communicator.check_usable()
+    _enter(communicator)
+    try:
+        call = _bind_fused(communicator, kind, x, epilogue, op, out, dtype, zero_grad, names)
+        _check_names(call, names)
+        _bind_scalars(call, names, False)
+        return _issue(call, stream)
+    finally:
+        communicator.session.get().gate.leave()
+
+
+cdef class BoundOperation:
+    """A call with its arrays bound: made by `Communicator.bind`, run by calling it.
+
+    Calling it gives what the call itself would: the scalars that change are its keyword arguments.
+    The arrays stay acquired until it is closed or dropped, so they must not be resized meanwhile.
+    """
+
+    cdef Call call
+    cdef object stream
+    cdef bint closed
+
+    def __call__(self, **scalars):
+        """Run the operation once, with these scalars."""
+        cdef Call call = self.call
+        cdef CommunicatorBase comm
+        if self.closed:
+            raise ClosedError("the bound operation is closed; bind it again")
+        comm = call.comm
+        comm.check_usable()
+        _enter(comm)
+        try:
+            if scalars:
+                self._take(scalars)
+            if self.stream is not None:
+                return self._submit()
+            if call.invocation.scalar_count > 0:
+                self._check_scalars()
+            _run(comm, &call.invocation)
+        finally:
+            comm.session.get().gate.leave()
+        if call.in_place:
+            return DONE
+        return _finished_work(call.output)
+
+    cdef int _take(self, dict scalars) except -1:
+        cdef Invocation* invocation = &self.call.invocation
+        cdef tuple known = self.call.program.facts.scalars
+        for name, value in scalars.items():
+            for index in range(invocation.scalar_count):
+                if known[index] == name:
+                    invocation.scalars[index] = _scalar(value, name)
+                    break
+            else:
+                raise UsageError(
+                    f"the bound operation has no scalar {name!r}; it has "
+                    f"{', '.join(known) or 'none'}"
+                )
+        return 0
+
+    cdef int _check_scalars(self) except -1:
+        cdef int index
+        for index in range(self.call.invocation.scalar_count):
+            if self.call.invocation.scalars[index] != self.call.invocation.scalars[index]:
+                raise UsageError(
+                    f"the scalar {self.call.program.facts.scalars[index]!r} has not been given"
+                )
+        return 0
+
+    cdef object _submit(self):
+        # The queue may hold several runs of one binding, each with its own scalars; the arrays
+        # stay acquired by the binding, which each run keeps alive.
+        cdef Call run = Call.__new__(Call)
+        self._check_scalars()
+        run.comm = self.call.comm
+        run.program = self.call.program
+        run.invocation = self.call.invocation
+        run.output = self.call.output
+        run.keep = self.call
+        return (<Stream>self.stream).submit(run)
+
+    def close(self):
+        """Give the arrays back. Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self.call.release()
+
+    @property
+    def algorithm(self):
+        """The algorithm that serves the call."""
+        return self.call.program.facts.algorithm
+
+
+cdef BoundOperation _bound(Call call, object stream):
+    cdef BoundOperation bound = BoundOperation.__new__(BoundOperation)
+    if stream is not None and not isinstance(stream, Stream):
+        stream = _hooks.resolve_stream(stream)
+    bound.call = call
+    bound.stream = stream
+    return bound

@@ -1,0 +1,83 @@
+// What differs between the compilers that read the kernels: g++ on the host, nvcc and NVRTC for
+// CUDA. Everything else in this folder is written once.
+//
+// A kernel walks tiles. On the host one thread owns a tile and its loops are vectorised; on a
+// device one thread block owns a tile, every thread takes the elements i, i + blockDim.x, ... and
+// scratch lies in shared memory.
+
+#ifndef COCOLL_KERNELS_PORT_H_
+#define COCOLL_KERNELS_PORT_H_
+
+#include "abi.h"
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define COCOLL_DEVICE 1
+#else
+#define COCOLL_DEVICE 0
+#endif
+
+#if COCOLL_DEVICE
+
+#define COCOLL_INLINE __device__ __forceinline__
+#define COCOLL_NOINLINE __device__ __noinline__
+#define COCOLL_CONSTANT static constexpr __device__
+// A loop over elements that do not depend on each other.
+#define COCOLL_LOOP(i, count) for (int i = threadIdx.x; i < (count); i += blockDim.x)
+// The same where the compiler cannot vectorise (strided access).
+#define COCOLL_SCALAR_LOOP(i, count) COCOLL_LOOP(i, count)
+#define COCOLL_SCRATCH(type, name, elements) __shared__ type name[elements]
+#define COCOLL_BARRIER() __syncthreads()
+#define COCOLL_FIRST_TILE (static_cast<int64_t>(blockIdx.x))
+#define COCOLL_TILE_STEP (static_cast<int64_t>(gridDim.x))
+#define COCOLL_KERNEL(name) extern "C" __global__ void name(cocoll_reduce_args call)
+#define COCOLL_KERNEL_ARGS (&call)
+
+#else
+
+#define COCOLL_INLINE inline __attribute__((always_inline))
+#define COCOLL_NOINLINE __attribute__((noinline))
+#define COCOLL_CONSTANT static constexpr
+// No element depends on another, though arrays may be identical: the compiler need not prove it.
+#define COCOLL_LOOP(i, count) _Pragma("GCC ivdep") for (int i = 0; i < (count); ++i)
+#define COCOLL_SCALAR_LOOP(i, count) for (int i = 0; i < (count); ++i)
+#define COCOLL_SCRATCH(type, name, elements) alignas(64) type name[elements]
+#define COCOLL_BARRIER() static_cast<void>(0)
+#define COCOLL_FIRST_TILE (static_cast<int64_t>(0))
+#define COCOLL_TILE_STEP (static_cast<int64_t>(1))
+#define COCOLL_KERNEL(name) \
+  extern "C" __attribute__((visibility("hidden"))) void name(const cocoll_reduce_args* call)
+#define COCOLL_KERNEL_ARGS (call)
+
+#endif  // COCOLL_DEVICE
+
+namespace cocoll {
+
+// Bits of one value seen as another type of the same size.
+template <class To, class From>
+COCOLL_INLINE To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
+  To to;
+#if COCOLL_DEVICE
+  memcpy(&to, &from, sizeof(to));
+#else
+  __builtin_memcpy(&to, &from, sizeof(to));
+#endif
+  return to;
+}
+
+COCOLL_INLINE void copy_bytes(void* to, const void* from, int64_t count_bytes) {
+#if COCOLL_DEVICE
+  memcpy(to, from, static_cast<size_t>(count_bytes));
+#else
+  __builtin_memcpy(to, from, static_cast<unsigned long>(count_bytes));
+#endif
+}
+
+template <class T>
+COCOLL_INLINE T smaller(T a, T b) {
+  return b < a ? b : a;
+}
+
+}  // namespace cocoll
+
+#endif  // COCOLL_KERNELS_PORT_H_

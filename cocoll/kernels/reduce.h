@@ -1,0 +1,458 @@
+// The reduction that every kernel is made of, on tiles that stay in the innermost cache.
+//
+// A generated kernel does, for each tile of up to 512 elements:
+//   1. accumulate(): adds source by source, in rank order, into the accumulate type;
+//   2. opens its operands (Input, Updated) and results (Result): a direct pointer where an array
+//      is contiguous and stored in the type it is computed in, else scratch;
+//   3. runs the epilogue in one loop;
+//   4. closes updated operands, zeroes the sources if asked to, stores results.
+// All of a tile is read before any of it is stored, apart from element-wise updates in place. So a
+// destination may be identical to a source or an operand; if sources are zeroed, a destination that
+// is also a source keeps the result. An updated operand must not be a source.
+//
+// Contiguous arrays are aligned to their element; any other array comes with a layout.
+
+#ifndef COCOLL_KERNELS_REDUCE_H_
+#define COCOLL_KERNELS_REDUCE_H_
+
+#include "dtypes.h"
+#include "layout.h"
+#include "math.h"
+#include "philox.h"
+#include "port.h"
+#include "store.h"
+
+namespace cocoll {
+
+constexpr int kTileElements = 512;
+
+struct Tile {
+  int64_t offset;  // from the first element of the range
+  int count;
+};
+
+// Cuts a range into tiles. With streaming stores the first tile is shortened so that all others
+// start on a cache line of the first destination: a line is then written whole, by one tile.
+class Tiles {
+ public:
+  COCOLL_INLINE Tiles(const cocoll_reduce_args* args, int destination_itemsize_bytes)
+      : count_(args->count), lead_(0) {
+    if ((args->flags & COCOLL_REDUCE_STREAMING) != 0 && args->destination_count > 0 &&
+        args->destinations[0].layout == nullptr) {
+      const uint64_t past_line = reinterpret_cast<uint64_t>(args->destinations[0].data) % kLineBytes;
+      lead_ = static_cast<int>(past_line) / destination_itemsize_bytes;
+    }
+  }
+
+  COCOLL_INLINE int64_t size() const { return (count_ + lead_ + kTileElements - 1) / kTileElements; }
+
+  COCOLL_INLINE Tile tile(int64_t ordinal) const {
+    const int64_t start = ordinal * kTileElements - lead_;
+    const int64_t stop = smaller<int64_t>(start + kTileElements, count_);
+    const int64_t begin = start < 0 ? 0 : start;
+    return Tile{begin, static_cast<int>(stop - begin)};
+  }
+
+ private:
+  static constexpr int kLineBytes = 64;
+  int64_t count_;
+  int lead_;
+};
+
+// ---- reductions --------------------------------------------------------------------------------
+//
+// `State` is what sources accumulate in, `Value` what the epilogue sees. combine() takes the ranks
+// in order, so a reduction has one result, whatever the chunk size.
+
+template <class T>
+COCOLL_INLINE T wrapping_add(T a, T b) {
+  return a + b;
+}
+COCOLL_INLINE int32_t wrapping_add(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+}
+COCOLL_INLINE int64_t wrapping_add(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+}
+COCOLL_INLINE uint8_t wrapping_add(uint8_t a, uint8_t b) { return static_cast<uint8_t>(a + b); }
+
+template <class T>
+COCOLL_INLINE T wrapping_multiply(T a, T b) {
+  return a * b;
+}
+COCOLL_INLINE int32_t wrapping_multiply(int32_t a, int32_t b) {
+  return static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+}
+COCOLL_INLINE int64_t wrapping_multiply(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+COCOLL_INLINE uint8_t wrapping_multiply(uint8_t a, uint8_t b) { return static_cast<uint8_t>(a * b); }
+
+template <class T>
+struct Plain {
+  typedef T Source;
+  typedef typename AccumulateOf<T>::Type State;
+  typedef State Value;
+  static constexpr bool finishes = false;
+  COCOLL_INLINE static State load(T stored) { return widen(stored); }
+  COCOLL_INLINE static Value finish(State state, int) { return state; }
+};
+
+template <class T>
+struct Sum : Plain<T> {
+  typedef typename Plain<T>::State State;
+  typedef Sum<State> Widened;
+  COCOLL_INLINE static State combine(State a, State b) { return wrapping_add(a, b); }
+};
+
+template <class T>
+struct Prod : Plain<T> {
+  typedef typename Plain<T>::State State;
+  typedef Prod<State> Widened;
+  COCOLL_INLINE static State combine(State a, State b) { return wrapping_multiply(a, b); }
+};
+
+template <class T>
+struct Min : Plain<T> {
+  typedef typename Plain<T>::State State;
+  typedef Min<State> Widened;
+  COCOLL_INLINE static State combine(State a, State b) { return minimum(a, b); }
+};
+
+template <class T>
+struct Max : Plain<T> {
+  typedef typename Plain<T>::State State;
+  typedef Max<State> Widened;
+  COCOLL_INLINE static State combine(State a, State b) { return maximum(a, b); }
+};
+
+template <class T>
+struct Avg : Sum<T> {
+  typedef typename Plain<T>::State State;
+  static constexpr bool finishes = true;
+  COCOLL_INLINE static State finish(State state, int world_size) {
+    return state / static_cast<State>(world_size);
+  }
+};
+
+// Averages of integers are exact sums, truncated toward zero. A double holds the sum of 2^21 int32
+// exactly, and the quotient of a sum below 2^52 never rounds up to a whole number.
+template <class T>
+struct ExactAvg {
+  typedef T Source;
+  typedef double State;
+  typedef T Value;
+  static constexpr bool finishes = true;
+  COCOLL_INLINE static State load(T stored) { return static_cast<double>(stored); }
+  COCOLL_INLINE static State combine(State a, State b) { return a + b; }
+  COCOLL_INLINE static Value finish(State state, int world_size) {
+    return static_cast<T>(static_cast<int32_t>(state / static_cast<double>(world_size)));
+  }
+};
+template <>
+struct Avg<int32_t> : ExactAvg<int32_t> {};
+template <>
+struct Avg<uint8_t> : ExactAvg<uint8_t> {};
+
+// A sum of int64 needs up to 31 bits more: two words, with no 128-bit type, which not every compiler
+// of these headers has.
+struct WideSum {
+  uint64_t low;
+  int64_t high;
+};
+
+template <>
+struct Avg<int64_t> {
+  typedef int64_t Source;
+  typedef WideSum State;
+  typedef int64_t Value;
+  static constexpr bool finishes = true;
+  COCOLL_INLINE static State load(int64_t stored) {
+    return WideSum{static_cast<uint64_t>(stored), stored < 0 ? -1 : 0};
+  }
+  COCOLL_INLINE static State combine(State a, State b) {
+    const uint64_t low = a.low + b.low;
+    return WideSum{low, a.high + b.high + (low < a.low ? 1 : 0)};
+  }
+  COCOLL_INLINE static Value finish(State state, int world_size) {
+    const bool negative = state.high < 0;
+    const uint64_t low = negative ? 0u - state.low : state.low;
+    const uint64_t high = negative ? ~static_cast<uint64_t>(state.high) + (low == 0 ? 1u : 0u)
+                                   : static_cast<uint64_t>(state.high);
+    // Long division by a divisor below 2^31 in digits of 32 bits; high < divisor, as no average lies
+    // outside its inputs.
+    const uint64_t divisor = static_cast<uint64_t>(world_size);
+    const uint64_t upper = (high << 32) | (low >> 32);
+    const uint64_t lower = ((upper % divisor) << 32) | (low & 0xffffffffu);
+    const uint64_t quotient = ((upper / divisor) << 32) + lower / divisor;
+    return static_cast<int64_t>(negative ? 0u - quotient : quotient);
+  }
+};
+
+// ---- step 1 ------------------------------------------------------------------------------------
+
+template <class R>
+COCOLL_NOINLINE void take_one(const typename R::Source* a, typename R::State* state, int count) {
+  COCOLL_LOOP(i, count) { state[i] = R::load(a[i]); }
+}
+
+template <class R>
+COCOLL_NOINLINE void take_two(const typename R::Source* a, const typename R::Source* b,
+                              typename R::State* state, int count) {
+  COCOLL_LOOP(i, count) { state[i] = R::combine(R::load(a[i]), R::load(b[i])); }
+}
+
+template <class R>
+COCOLL_NOINLINE void add_one(const typename R::Source* a, typename R::State* state, int count) {
+  COCOLL_LOOP(i, count) { state[i] = R::combine(state[i], R::load(a[i])); }
+}
+
+template <class R>
+COCOLL_NOINLINE void add_two(const typename R::Source* a, const typename R::Source* b,
+                             typename R::State* state, int count) {
+  COCOLL_LOOP(i, count) {
+    state[i] = R::combine(R::combine(state[i], R::load(a[i])), R::load(b[i]));
+  }
+}
+
+// Whether sources are converted by hardware a tile at a time rather than inside the adding loop.
+#if !COCOLL_DEVICE && defined(__F16C__)
+template <class T>
+constexpr bool kConvertsFirst = IsSame<T, float16>::value;
+#else
+template <class T>
+constexpr bool kConvertsFirst = false;
+#endif
+
+template <class R>
+COCOLL_INLINE void take_source(const typename R::Source* a, typename R::State* state, int count) {
+  if constexpr (kConvertsFirst<typename R::Source>) {
+    widen_tile(a, state, count);
+  } else {
+    take_one<R>(a, state, count);
+  }
+}
+
+template <class R>
+COCOLL_INLINE void add_source(const typename R::Source* a, typename R::State* state, int count) {
+  if constexpr (kConvertsFirst<typename R::Source>) {
+    COCOLL_SCRATCH(float, widened, kTileElements);
+    widen_tile(a, widened, count);
+    add_one<typename R::Widened>(widened, state, count);
+  } else {
+    add_one<R>(a, state, count);
+  }
+}
+
+// Gives the tile of one source, gathered into `scratch` if it is strided.
+template <class T>
+COCOLL_INLINE const T* source_tile(const cocoll_array& source, const Tile& tile, T* scratch) {
+  if (source.layout == nullptr) return static_cast<const T*>(source.data) + tile.offset;
+  gather(source, tile.offset, tile.count, scratch);
+  return scratch;
+}
+
+// Reduces one tile of all sources into `state`; gives the source itself where there is nothing to do
+// and it will not be overwritten before the result is stored.
+template <class R>
+COCOLL_INLINE const typename R::State* accumulate(const cocoll_reduce_args* args, const Tile& tile,
+                                                  typename R::State* state) {
+  typedef typename R::Source Source;
+  COCOLL_SCRATCH(Source, gathered_a, kTileElements);
+  COCOLL_SCRATCH(Source, gathered_b, kTileElements);
+  const cocoll_array* sources = args->sources;
+  const int source_count = args->source_count;
+  const Source* a = source_tile(sources[0], tile, gathered_a);
+  int next = 1;
+  if constexpr (IsSame<Source, typename R::State>::value) {
+    const bool keeps = (args->flags & COCOLL_REDUCE_ZERO_SOURCES) == 0;
+    if (source_count == 1 && sources[0].layout == nullptr && keeps) return a;
+  }
+  if (source_count == 1 || kConvertsFirst<Source>) {
+    take_source<R>(a, state, tile.count);
+  } else {
+    take_two<R>(a, source_tile(sources[1], tile, gathered_b), state, tile.count);
+    next = 2;
+    for (; next + 2 <= source_count; next += 2) {
+      COCOLL_BARRIER();
+      a = source_tile(sources[next], tile, gathered_a);
+      add_two<R>(a, source_tile(sources[next + 1], tile, gathered_b), state, tile.count);
+    }
+  }
+  for (; next < source_count; ++next) {
+    COCOLL_BARRIER();
+    add_source<R>(source_tile(sources[next], tile, gathered_a), state, tile.count);
+  }
+  return state;
+}
+
+// Stores zeros over a tile of every source.
+template <class T>
+COCOLL_NOINLINE void zero_sources(const cocoll_reduce_args* args, const Tile& tile) {
+  for (int which = 0; which < args->source_count; ++which) {
+    const cocoll_array& source = args->sources[which];
+    if (source.layout != nullptr) {
+      COCOLL_SCRATCH(T, zeros, kTileElements);
+      COCOLL_LOOP(i, tile.count) { put(&zeros[i], T{}); }
+      scatter(source, tile.offset, tile.count, zeros);
+    } else {
+      T* data = static_cast<T*>(source.data) + tile.offset;
+      COCOLL_LOOP(i, tile.count) { put(&data[i], T{}); }
+    }
+  }
+}
+
+// ---- steps 2 and 4 -----------------------------------------------------------------------------
+//
+// T is how an array is stored, C what it is computed in.
+
+template <class T, class C>
+COCOLL_INLINE const C* open_input(const cocoll_array& array, const Tile& tile, C* scratch) {
+  if constexpr (IsSame<T, C>::value) {
+    return source_tile(array, tile, scratch);
+  } else {
+    COCOLL_SCRATCH(T, gathered, kTileElements);
+    widen_tile(source_tile(array, tile, gathered), scratch, tile.count);
+    COCOLL_BARRIER();
+    return scratch;
+  }
+}
+
+// An operand that is updated in place.
+template <class T, class C>
+COCOLL_INLINE C* open_updated(const cocoll_array& array, const Tile& tile, C* scratch) {
+  return const_cast<C*>(open_input<T, C>(array, tile, scratch));
+}
+
+template <class T, class C>
+COCOLL_INLINE void close_updated(const cocoll_array& array, const Tile& tile, const C* values) {
+  if constexpr (IsSame<T, C>::value) {
+    if (array.layout != nullptr) scatter(array, tile.offset, tile.count, values);
+  } else if (array.layout == nullptr) {
+    narrow_tile(values, static_cast<T*>(array.data) + tile.offset, tile.count);
+  } else {
+    COCOLL_SCRATCH(T, narrowed, kTileElements);
+    narrow_tile(values, narrowed, tile.count);
+    scatter(array, tile.offset, tile.count, narrowed);
+  }
+}
+
+// Where the epilogue writes a result: its first destination itself, or scratch.
+template <class T, class C>
+COCOLL_INLINE C* open_result(const cocoll_reduce_args* args, int which, const Tile& tile,
+                             C* scratch) {
+  if constexpr (IsSame<T, C>::value) {
+    const uint32_t later = COCOLL_REDUCE_STREAMING | COCOLL_REDUCE_ZERO_SOURCES;
+    if (args->destination_count > 0 && (args->flags & later) == 0) {
+      const cocoll_array& first = args->destinations[which * args->destination_count];
+      if (first.layout == nullptr) return static_cast<C*>(first.data) + tile.offset;
+    }
+  }
+  return scratch;
+}
+
+template <class T, class C>
+COCOLL_INLINE void close_result(const cocoll_reduce_args* args, int which, const Tile& tile,
+                                const C* values) {
+  const int end = args->destination_count;
+  const cocoll_array* destinations = args->destinations + which * end;
+  if constexpr (IsSame<T, C>::value) {
+    store_tile(destinations, 0, end, args->flags, tile.offset, tile.count, values);
+  } else {
+    COCOLL_SCRATCH(T, narrowed, kTileElements);
+    T* to = narrowed;
+    int begin = 0;
+    if (end > 0 && destinations[0].layout == nullptr &&
+        (args->flags & COCOLL_REDUCE_STREAMING) == 0) {
+      to = static_cast<T*>(destinations[0].data) + tile.offset;
+      begin = 1;
+    }
+    narrow_tile(values, to, tile.count);
+    store_tile(destinations, begin, end, args->flags, tile.offset, tile.count, to);
+  }
+}
+
+// Once a kernel's last tile is stored: what was streamed is visible before any later store.
+COCOLL_INLINE void finish_stores(const cocoll_reduce_args* args) {
+  if ((args->flags & COCOLL_REDUCE_STREAMING) != 0) stream_fence();
+}
+
+// ---- kernels without an epilogue ---------------------------------------------------------------
+
+// Two sources, read once, with nothing kept in between.
+template <class R>
+COCOLL_NOINLINE void reduce_pair(const cocoll_reduce_args* args, int64_t offset, int count) {
+  typedef typename R::Source T;
+  typedef typename R::Value Value;
+  const int world_size = args->world_size;
+  const T* a = static_cast<const T*>(args->sources[0].data) + offset;
+  const T* b = static_cast<const T*>(args->sources[1].data) + offset;
+  T* first = static_cast<T*>(args->destinations[0].data) + offset;
+  if (args->destination_count == 1) {
+    COCOLL_LOOP(i, count) {
+      const Value value = R::finish(R::combine(R::load(a[i]), R::load(b[i])), world_size);
+      put(&first[i], narrow<T>(value));
+    }
+  } else {
+    T* second = static_cast<T*>(args->destinations[1].data) + offset;
+    COCOLL_LOOP(i, count) {
+      const Value value = R::finish(R::combine(R::load(a[i]), R::load(b[i])), world_size);
+      const T stored = narrow<T>(value);
+      put(&first[i], stored);
+      put(&second[i], stored);
+    }
+  }
+}
+
+template <class R>
+COCOLL_INLINE bool is_pair(const cocoll_reduce_args* args) {
+  return !kConvertsFirst<typename R::Source> && args->flags == 0 && args->source_count == 2 &&
+         (args->destination_count == 1 || args->destination_count == 2) &&
+         args->sources[0].layout == nullptr && args->sources[1].layout == nullptr &&
+         args->destinations[0].layout == nullptr &&
+         args->destinations[args->destination_count - 1].layout == nullptr;
+}
+
+template <class R>
+COCOLL_NOINLINE void finish_tile(const typename R::State* state, typename R::Value* values,
+                                 int count, int world_size) {
+  COCOLL_LOOP(i, count) { values[i] = R::finish(state[i], world_size); }
+}
+
+template <class R>
+COCOLL_INLINE void reduce_plain(const cocoll_reduce_args* args) {
+  typedef typename R::Source T;
+  typedef typename R::Value Value;
+  const Tiles tiles(args, sizeof(T));
+#if !COCOLL_DEVICE
+  if (is_pair<R>(args)) {
+    constexpr int64_t kBlockElements = int64_t{1} << 24;
+    for (int64_t offset = 0; offset < args->count; offset += kBlockElements) {
+      reduce_pair<R>(args, offset,
+                     static_cast<int>(smaller(kBlockElements, args->count - offset)));
+    }
+    return;
+  }
+#endif
+  COCOLL_SCRATCH(typename R::State, state_scratch, kTileElements);
+  COCOLL_SCRATCH(Value, value_scratch, kTileElements);
+  for (int64_t ordinal = COCOLL_FIRST_TILE; ordinal < tiles.size(); ordinal += COCOLL_TILE_STEP) {
+    const Tile tile = tiles.tile(ordinal);
+    const typename R::State* state = accumulate<R>(args, tile, state_scratch);
+    const Value* values;
+    if constexpr (R::finishes) {
+      finish_tile<R>(state, value_scratch, tile.count, args->world_size);
+      values = value_scratch;
+    } else {
+      values = state;
+    }
+    if ((args->flags & COCOLL_REDUCE_ZERO_SOURCES) != 0) zero_sources<T>(args, tile);
+    close_result<T, Value>(args, 0, tile, values);
+    COCOLL_BARRIER();
+  }
+  finish_stores(args);
+}
+
+}  // namespace cocoll
+
+#endif  // COCOLL_KERNELS_REDUCE_H_
