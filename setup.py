@@ -24,6 +24,7 @@ from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
 
 ROOT = Path(__file__).resolve().parent
 PACKAGE = ROOT / "cocoll"
@@ -65,12 +66,12 @@ class Compilation:
     source: Path
     object_file: Path
     command: tuple[str, ...]
-    headers_digest: str
+    inputs: str
 
     def key(self) -> str:
         """Give a digest of everything that the object file depends on."""
         digest = hashlib.sha256(self.source.read_bytes())
-        digest.update("\0".join((*self.command, self.headers_digest)).encode())
+        digest.update("\0".join((*self.command, self.inputs)).encode())
         return digest.hexdigest()
 
     def run(self) -> None:
@@ -81,10 +82,16 @@ class Compilation:
             return
         self.object_file.parent.mkdir(parents=True, exist_ok=True)
         stamp.unlink(missing_ok=True)
-        subprocess.run(
-            [*self.command, "-c", str(self.source), "-o", str(self.object_file)], check=True
-        )
+        execute([*self.command, "-c", str(self.source), "-o", str(self.object_file)])
         stamp.write_text(key)
+
+
+def execute(command: list[str]) -> None:
+    """Run the compiler; it says itself what is wrong."""
+    try:
+        subprocess.run(command, check=True)
+    except subprocess.CalledProcessError:
+        raise CompileError(f"failed: {shlex.join(command)}") from None
 
 
 @functools.cache
@@ -104,22 +111,35 @@ def compiler() -> tuple[str, ...]:
 
 
 @functools.cache
-def headers_digest() -> str:
-    """Give a digest of every header and of the compiler's version."""
-    version = subprocess.run([*compiler(), "--version"], check=True, capture_output=True)
-    digest = hashlib.sha256(version.stdout)
-    for header in sorted(PACKAGE.rglob("*.h")):
-        digest.update(str(header.relative_to(PACKAGE)).encode())
-        digest.update(header.read_bytes())
+def compiler_version() -> str:
+    """Give what the compiler says about itself."""
+    try:
+        return subprocess.run(
+            [*compiler(), "--version"], check=True, capture_output=True, text=True
+        ).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError) as error:
+        raise CompileError(f"no C++ compiler ({error}); install g++ or set CXX") from None
+
+
+@functools.cache
+def headers_digest(*folders: str) -> str:
+    """Give a digest of the headers in some folders of the package."""
+    digest = hashlib.sha256()
+    for folder in folders:
+        for header in sorted((PACKAGE / folder).glob("*.h")):
+            digest.update(f"{folder}/{header.name}\0".encode())
+            digest.update(header.read_bytes())
     return digest.hexdigest()
 
 
-def compilations(sources: list[Path], directory: Path, options: list[str]) -> list[Compilation]:
+def compilations(
+    sources: list[Path], directory: Path, options: list[str], headers: str
+) -> list[Compilation]:
     """Plan the compilation of `sources` into `directory`."""
     command = (*compiler(), *options)
+    inputs = f"{headers} {compiler_version()}"
     return [
-        Compilation(source, directory / f"{source.stem}.o", command, headers_digest())
-        for source in sources
+        Compilation(source, directory / f"{source.stem}.o", command, inputs) for source in sources
     ]
 
 
@@ -141,26 +161,21 @@ class BuildNative(build_ext):
             target = Path(self.get_ext_fullpath(extension.name))
             target.parent.mkdir(parents=True, exist_ok=True)
             objects = [str(job.object_file) for job in by_library[extension.name]]
-            subprocess.run(
-                [*compiler(), "-shared", "-pthread", *objects, "-ldl", "-o", str(target)],
-                check=True,
-            )
+            execute([*compiler(), "-shared", "-pthread", *objects, "-ldl", "-o", str(target)])
 
     def plan_core(self, extension: Extension) -> list[Compilation]:
         """Translate the Cython source and plan its compilation."""
         # Imported here: metadata commands work without Cython.
         from Cython.Build import cythonize
 
-        generated = BUILD / "cython"
         modules = cythonize(
             [Extension(extension.name, [str(s) for s in extension.sources], language="c++")],
             compiler_directives=CYTHON_DIRECTIVES,
-            build_dir=str(generated),
-            include_path=[str(ROOT)],
         )
         include = ["-I", sysconfig.get_path("include"), "-I", str(PACKAGE)]
         sources = [Path(source) for module in modules for source in module.sources]
-        return compilations(sources, BUILD / "core", [*CORE_OPTIONS, *include])
+        headers = headers_digest("host", "kernels")
+        return compilations(sources, BUILD / "core", [*CORE_OPTIONS, *include], headers)
 
     def plan_kernels(self, library: KernelLibrary) -> list[Compilation]:
         """Generate the sources of one catalogue and plan their compilation."""
@@ -168,7 +183,8 @@ class BuildNative(build_ext):
         directory = BUILD / "kernels" / library.isa
         directory.mkdir(parents=True, exist_ok=True)
         sources = catalogue.write_sources(directory, library.isa)
-        return compilations(sources, directory, catalogue.compile_options(library.isa))
+        options = catalogue.compile_options(library.isa)
+        return compilations(sources, directory, options, headers_digest("kernels"))
 
     def get_ext_filename(self, fullname: str) -> str:
         """Give a kernel library a name without Python's ABI tag: no Python is linked into it."""
