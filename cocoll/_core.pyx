@@ -12,6 +12,7 @@ from cpython.buffer cimport (
     PyBUF_FULL_RO, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_DECREF, PyObject
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
@@ -467,6 +468,46 @@ def bind(CommunicatorBase comm, function, args, kwargs):
         return _bind(comm, function, args, kwargs, stream)
     finally:
         comm.session.get().gate.leave()
+
+
+def bind_program(CommunicatorBase comm, Program program, x, out, *, int op, dtype=None,
+                 uint64_t digest=0):
+    """Bind a program that the caller made to a pair of arrays; see `Communicator.bind_plan`."""
+    cdef Call call = Call.__new__(Call)
+    cdef Array* source
+    cdef Array* result
+    cdef HostProgram* host = program.host.get()
+    comm.check_usable()
+    call.keep = (x, out)
+    call.reserve(2)
+    dtype_code = -1 if dtype is None else _hooks.parse_dtype(dtype)
+    source = result = call.acquire(x, "x", dtype_code)
+    call.in_place = out is None
+    if out is not None:
+        result = call.acquire(out, "out", dtype_code)
+        call.output = out
+    if source.dtype != result.dtype or source.count != result.count:
+        raise BufferMismatchError(
+            f"out must have the input's {source.count} elements of {_dtype_label(source.dtype)}; "
+            f"got {result.count} of {_dtype_label(result.dtype)} on rank {comm.rank}"
+        )
+    _check_writable(result, "x" if out is None else "out", comm, False)
+    _check_pair(comm, source, result, "out", -1, False)
+    _start(call, comm, program, _CUSTOM, op, source.dtype, -1, 0)
+    call.invocation.signature.epilogue = digest
+    call.invocation.count = source.count
+    call.invocation.source_bytes = source.nbytes
+    _place(source, &call.invocation.source)
+    _place(result, &call.invocation.results[0])
+    call.invocation.source_reference = _reference(comm, source)
+    call.invocation.result_references[0] = _reference(comm, result)
+    if not host.has_staged and (call.invocation.source_reference == kNotMapped
+                                or call.invocation.result_references[0] == kNotMapped):
+        raise UsageError(
+            f"the plan maps the callers' arrays, so they must come from comm.empty(); got ordinary "
+            f"memory on rank {comm.rank}"
+        )
+    return _bound(call, None)
 
 
 cdef BoundOperation _bind(CommunicatorBase comm, object function, tuple args, dict kwargs,

@@ -17,7 +17,7 @@ from cocoll.array import describe_array, make_output
 from cocoll.dtypes import DType
 from cocoll.epilogues import Epilogue, Traced
 from cocoll.errors import CompilerNotFoundError, CocollError, KernelError, UsageError
-from cocoll.failure import Kind, Option, make_failure
+from cocoll.failure import OP_LABELS, Kind, Option, make_failure
 from cocoll.kernels.build import Kernel, KernelSpec
 from cocoll.stream import resolve_stream
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Facts", "SlowPath"]
 
-_OP_LABELS = ("sum", "prod", "min", "max", "avg")
 _ALGORITHMS = ("inline", "one_shot", "two_shot", "flat", "barrier")
 _INLINE, _ONE_SHOT = 0, 1
 _PURPOSE_PREPARE = 3
@@ -179,7 +178,7 @@ class SlowPath:
         variants = _plan(comm, kind, spec, size_class, root, Option(options))
         kernel = None
         if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
-            kernel = comm._kernels.load(KernelSpec(_OP_LABELS[op], dtype, None))
+            kernel = comm._kernels.load(KernelSpec(OP_LABELS[op], dtype, None))
         facts = Facts(variants.algorithm, options, result_dtypes=(dtype,))
         return _make_program(comm, variants, kernel, facts)
 
@@ -224,7 +223,7 @@ class SlowPath:
                     f"arrays ({', '.join(gathered)}); name them in sharded=, or use allreduce_fused"
                 )
         variants = _plan(comm, kind, spec, size_class, -1, Option(options))
-        kernel = _load_on_all_ranks(comm, KernelSpec(_OP_LABELS[op], dtype, traced))
+        kernel = _load_on_all_ranks(comm, KernelSpec(OP_LABELS[op], dtype, traced))
         facts = Facts(
             variants.algorithm,
             options,

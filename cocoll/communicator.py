@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import json
+import math
 import mmap
 import os
 import resource
@@ -13,25 +15,19 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from cocoll import _core
+from cocoll.array import describe_array
 from cocoll.bootstrap import Bootstrap, DerivedBootstrap, choose_bootstrap
 from cocoll.config import Settings
 from cocoll.dtypes import DType
-from cocoll.errors import (
-    BufferMismatchError,
-    ClosedError,
-    CollectiveMismatchError,
-    InternalError,
-    UnsupportedError,
-    UsageError,
-)
-from cocoll.failure import AbortReason
-from cocoll.kernels.build import KernelLoader
+from cocoll.errors import ClosedError, CollectiveMismatchError, UnsupportedError, UsageError
+from cocoll.failure import OP_LABELS, AbortReason
+from cocoll.kernels.build import KernelLoader, KernelSpec
 from cocoll.topology.host import available_cpus, last_level_cache_bytes, memory_bytes
+from cocoll.plan import Aliasing, Plan, Relation, verify
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
 from cocoll.symmetric import SymmetricHeap
 
@@ -42,7 +38,6 @@ __all__ = ["Communicator", "Tuning", "init"]
 
 _PURPOSE_EMPTY = 1
 _PURPOSE_DERIVE = 2
-_PURPOSE_PREPARE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +66,20 @@ class Tuning:
     slots: int = 2
     staging_bytes: int = 4 << 20
     programs: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """What a bound operation knows of a plan that the caller made.
+
+    Attributes
+    ----------
+    algorithm : str
+        The plan's name.
+    """
+
+    algorithm: str
+    scalars: tuple[str, ...] = ()
 
 
 class _ShardMemory(mmap.mmap):
@@ -368,6 +377,67 @@ class Communicator(_core.CommunicatorBase):
             Call it with the scalars that change.
         """
         return _core.bind(self, function, args, kwargs)
+
+    def bind_plan(
+        self,
+        planner: Callable[[int, int], Plan],
+        x: Any,
+        *,
+        out: Any = None,
+        op: str = "sum",
+        dtype: str | None = None,
+    ) -> _core.BoundOperation:
+        """Bind a plan of the caller's own, after it has been verified. Local.
+
+        Parameters
+        ----------
+        planner : callable
+            Gives the plan of a rank from (rank, world_size); a pure function, called for every
+            rank on every rank, so that the plans can be checked against each other.
+        x : array_like
+            The plan's SOURCE.
+        out : array_like, same number of elements and dtype, optional
+            The plan's RESULT. Default: `x`.
+        op : {"sum", "prod", "min", "max", "avg"}, default "sum"
+            What its reduce steps do.
+        dtype : str, optional
+            As in `cocoll.allreduce`.
+
+        Returns
+        -------
+        BoundOperation
+            Call it to run the plan.
+
+        Raises
+        ------
+        ScheduleError
+            The plans race, deadlock, or touch arrays that are not theirs.
+        UsageError
+            A plan asks for more scratch than the communicator has.
+        """
+        plans = [planner(rank, self.world_size) for rank in range(self.world_size)]
+        description = describe_array(x, "x", -1 if dtype is None else DType.parse(dtype))
+        count = math.prod(description.shape)
+        relation = Relation.IDENTICAL if out is None else Relation.DISJOINT
+        verify(plans, counts=[count], aliasing=Aliasing(relation))
+        mine = plans[self.rank]
+        packed = mine.pack()
+        mapped = mine.mapped_sources or mine.mapped_results
+        kernel = self._kernels.load(KernelSpec(op, description.dtype, None))
+        everyone = hashlib.sha256(b"".join(plan.pack() for plan in plans))
+        program = _core.Program(
+            self,
+            packed if mapped else None,
+            None if mapped else packed,
+            reduce_address=kernel.reduce_address,
+            prepare_address=kernel.prepare_address,
+            derived_count=kernel.derived_count,
+            facts=PlanFacts(mine.name),
+        )
+        digest = int.from_bytes(everyone.digest()[:8], "little") | 1
+        return _core.bind_program(
+            self, program, x, out, op=OP_LABELS.index(op), dtype=dtype, digest=digest
+        )
 
     def barrier(self) -> None:
         """Wait until every rank has called it. Collective."""

@@ -18,7 +18,7 @@ from cocoll.errors import (
 if TYPE_CHECKING:
     from cocoll._core import CommunicatorBase
 
-__all__ = ["AbortReason", "Kind", "Option", "describe_operation", "make_failure"]
+__all__ = ["OP_LABELS", "AbortReason", "Kind", "Option", "describe_operation", "make_failure"]
 
 
 class Kind(enum.IntEnum):
@@ -61,7 +61,8 @@ class _Status(enum.IntEnum):
     NOT_PREPARED = 6
 
 
-_OP_LABELS = ("sum", "prod", "min", "max", "avg")
+#: The reductions, by their number in signatures.
+OP_LABELS = ("sum", "prod", "min", "max", "avg")
 _REDUCING = (
     Kind.ALLREDUCE,
     Kind.REDUCE_SCATTER,
@@ -83,7 +84,7 @@ def describe_operation(flight: tuple[int, ...] | None) -> str:
         return "barrier()"
     parts = [f"count={count}", f"dtype={DType(dtype).label}"]
     if kind in _REDUCING:
-        parts.append(f"op={_OP_LABELS[op]}")
+        parts.append(f"op={OP_LABELS[op]}")
     if kind is Kind.BROADCAST:
         parts.append(f"root={root}")
     if epilogue:

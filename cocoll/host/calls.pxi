@@ -1,27 +1,36 @@
 # Calls: arrays and scalars bound to a program, run once, often, or on a stream.
 
-cdef enum:
-    MAX_ARRAYS = 18  # source, output, and kMaxOperands
-
-
+@cython.freelist(8)
 cdef class Call:
     """One operation with its arrays acquired; `release` gives them back."""
 
     cdef CommunicatorBase comm
     cdef Program program
     cdef Invocation invocation
-    cdef Array arrays[MAX_ARRAYS]
+    cdef Array* arrays
     cdef int array_count
+    cdef int array_limit
     cdef object keep
     cdef object output
     cdef bint in_place
 
     def __cinit__(self):
+        self.arrays = NULL
         self.array_count = 0
+        self.array_limit = 0
         self.in_place = False
 
     def __dealloc__(self):
         self.release()
+        PyMem_Free(self.arrays)
+
+    cdef int reserve(self, int limit) except -1:
+        # Views point into the arrays, so their place is fixed before the first is acquired.
+        self.arrays = <Array*>PyMem_Malloc(limit * sizeof(Array))
+        if self.arrays == NULL:
+            raise MemoryError()
+        self.array_limit = limit
+        return 0
 
     cdef void release(self) noexcept:
         cdef int index
@@ -31,6 +40,8 @@ cdef class Call:
 
     cdef Array* acquire(self, object value, str name, int dtype) except NULL:
         cdef Array* array = &self.arrays[self.array_count]
+        if self.array_count == self.array_limit:
+            raise InternalError(f"a call has room for {self.array_limit} arrays")
         _acquire(value, name, dtype, array)
         self.array_count += 1
         return array
@@ -257,6 +268,7 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
     cdef int64_t key
     cdef Program program
     call.keep = (x, out)
+    call.reserve(2)
     if x is not None or kind != _BROADCAST or out is None:
         source = call.acquire(x, "x", dtype_code)
     if layout is None and comm.shard_counts:

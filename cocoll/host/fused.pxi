@@ -8,15 +8,17 @@ cdef Call _bind_fused(CommunicatorBase comm, int kind, object x, object epilogue
     cdef int dtype_code = -1 if dtype is None else _hooks.parse_dtype(dtype)
     cdef int op_code = _op_code(op)
     cdef int options = _OPTION_ZERO if zero_grad else 0
-    cdef Array* source = call.acquire(x, "x", dtype_code)
-    cdef Array* result = source
+    cdef Array* source
+    cdef Array* result
     cdef Array* array
     cdef int64_t dtypes = 0
     cdef int index
     cdef Program program
     cdef tuple array_names = _array_names(comm, epilogue)
     cdef list given = []
-    call.keep = (x, out, epilogue, dict(names))
+    call.keep = (x, out, epilogue, names)
+    call.reserve(2 + len(array_names))
+    source = result = call.acquire(x, "x", dtype_code)
     for index, name in enumerate(array_names):
         value = names.get(name)
         if value is None:

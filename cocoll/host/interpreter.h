@@ -128,7 +128,11 @@ class Execution {
       if (agreed != Status::kDone) return finish(agreed);
       phase_ = Phase::kLanes;
     }
-    return finish(run_lanes());
+    const Status status = run_lanes();
+    if (status == Status::kDone && image_ == &call_->program->staged &&
+        (call_->reduce_flags & COCOLL_REDUCE_ZERO_SOURCES) != 0)
+      memset(call_->source.data, 0, static_cast<size_t>(call_->source_bytes));
+    return finish(status);
   }
 
   uint64_t sequence() const { return sequence_; }
@@ -220,7 +224,9 @@ class Execution {
     }
     if (call_->count > image_->bounded_count()) return Status::kNotPrepared;
     block_elements_ = image_->block_elements(call_->count, endpoint_.world_size);
-    reduce_flags_ = call_->reduce_flags;
+    // Readers zero what they have read of mapped sources. A staged source is read by its own rank
+    // alone, which clears it when everything has been staged and reduced.
+    reduce_flags_ = image_ == &program.mapped ? call_->reduce_flags : 0;
     streams_ = image_ == &program.mapped && call_->may_stream && results_exceed_cache();
     if (streams_) reduce_flags_ |= COCOLL_REDUCE_STREAMING;
     reserve_views();

@@ -1,0 +1,187 @@
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Literal, final
+
+from typing_extensions import Buffer
+
+_Op = Literal["sum", "prod", "min", "max", "avg"]
+
+default_communicator: ContextVar[CommunicatorBase]
+DONE: Work
+
+def set_slow_path(hooks: Any) -> None: ...
+def allreduce(
+    x: Any,
+    op: _Op = "sum",
+    *,
+    out: Any = None,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def reduce_scatter(
+    x: Any,
+    op: _Op = "sum",
+    *,
+    out: Any = None,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+    layout: Literal["block", "shard"] | None = None,
+) -> Work: ...
+def allgather(
+    x: Any,
+    *,
+    out: Any = None,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+    layout: Literal["block", "shard"] | None = None,
+) -> Work: ...
+def broadcast(
+    x: Any,
+    root: int = 0,
+    *,
+    out: Any = None,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def barrier(*, comm: CommunicatorBase | None = None, stream: Any = None) -> Work: ...
+def allreduce_fused(
+    x: Any,
+    epilogue: Any,
+    *,
+    op: _Op = "sum",
+    out: Any = None,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+    zero_grad: bool = False,
+    **operands: Any,
+) -> Work: ...
+def reduce_scatter_fused(
+    x: Any,
+    epilogue: Any,
+    *,
+    op: _Op = "sum",
+    out: Any = None,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+    zero_grad: bool = False,
+    **operands: Any,
+) -> Work: ...
+def exchange(
+    comm: CommunicatorBase, purpose: int, data: bytes, *, inside: bool = False
+) -> list[bytes]: ...
+def bind(
+    comm: CommunicatorBase,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> BoundOperation: ...
+def bind_program(
+    comm: CommunicatorBase,
+    program: Program,
+    x: Any,
+    out: Any,
+    *,
+    op: int,
+    dtype: str | None = None,
+    digest: int = 0,
+) -> BoundOperation: ...
+
+@final
+class Block(Buffer):
+    @property
+    def address(self) -> int: ...
+
+class CommunicatorBase:
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def shard_counts(self) -> dict[int, int]: ...
+    @property
+    def cached_programs(self) -> int: ...
+    @property
+    def timeout_seconds(self) -> float: ...
+    def _open(
+        self,
+        rank: int,
+        world_size: int,
+        *,
+        small_bytes: int,
+        staging_bytes: int,
+        inline_bytes: int,
+        one_shot_bytes: int,
+        streaming_bytes: int,
+        oversubscribed: bool,
+        timeout_seconds: float,
+        reserved_bytes: int,
+        token: int,
+        program_limit: int,
+    ) -> bytes: ...
+    def _attach(self, peer: int, ticket: bytes) -> int: ...
+    def _create_commons(self, reserved_bytes: int) -> bytes: ...
+    def _attach_commons(self, ticket: bytes) -> None: ...
+    def _opened(self) -> None: ...
+    def _heap_start(self) -> int: ...
+    def _grow(self, replicated: bool, nbytes: int) -> int: ...
+    def _block(self, replicated: bool, offset: int, nbytes: int, key: Any) -> Block: ...
+    def _take_freed(self) -> list[Any]: ...
+    def _huge_pages(self) -> bool: ...
+    def _is_symmetric(self, address: int, nbytes: int) -> bool: ...
+    def _abort_word(self) -> tuple[int, int, int] | None: ...
+    def _abort(self, reason: int) -> None: ...
+    def _flight(self, peer: int, sequence: int) -> tuple[int, ...] | None: ...
+    def _control_bytes(self, peer: int) -> bytes: ...
+    def _leave(self) -> None: ...
+    def _drain(self, timeout_seconds: float) -> bool: ...
+    def _next_sequence(self) -> int: ...
+
+@final
+class Program:
+    def __init__(
+        self,
+        comm: CommunicatorBase,
+        mapped: bytes | None,
+        staged: bytes | None,
+        *,
+        reduce_address: int = 0,
+        prepare_address: int = 0,
+        derived_count: int = 0,
+        result_count: int = 1,
+        algorithm: int = 0,
+        facts: Any = None,
+    ) -> None: ...
+    @property
+    def facts(self) -> Any: ...
+
+class Work:
+    def wait(self, timeout_seconds: float | None = None) -> None: ...
+    def done(self) -> bool: ...
+    def exception(self, timeout_seconds: float | None = None) -> BaseException | None: ...
+    def result(self, timeout_seconds: float | None = None) -> Any: ...
+
+class Stream:
+    def __enter__(self) -> Stream: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def synchronize(self) -> None: ...
+    def close(self) -> None: ...
+
+class BoundOperation:
+    def __call__(self, **scalars: float) -> Work: ...
+    def close(self) -> None: ...
+    @property
+    def algorithm(self) -> str: ...
