@@ -1,0 +1,25 @@
+"""Epilogues: computation that rides inside a reduction, and the catalogue of common ones."""
+
+from __future__ import annotations
+
+from cocoll.epilogues.activations import bias_dropout_residual, cast, gelu, relu, scale, silu
+from cocoll.epilogues.optimizers import adam, adamw, sgd
+from cocoll.epilogues.trace import Epilogue, Operand, Result, ScalarParameter, Traced, epilogue
+
+__all__ = [
+    "Epilogue",
+    "Operand",
+    "Result",
+    "ScalarParameter",
+    "Traced",
+    "adam",
+    "adamw",
+    "bias_dropout_residual",
+    "cast",
+    "epilogue",
+    "gelu",
+    "relu",
+    "scale",
+    "sgd",
+    "silu",
+]

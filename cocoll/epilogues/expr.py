@@ -2,9 +2,9 @@
 
 Nodes are numbered in the order they are made and equal nodes are one node, so that a graph has one
 canonical text, on every rank and in every Python. Values carry a :class:`Kind`: what they are
-computed in. Python numbers and keyword-only parameters are *scalars*: they have no type of their own
-and take that of the array they meet. Expressions of scalars alone are evaluated once an operation,
-in float64.
+computed in. Python numbers and keyword-only parameters are *scalars*: they have no type of their
+own and take that of the array they meet. Expressions of scalars alone are evaluated once an
+operation, in float64.
 """
 
 from __future__ import annotations
@@ -419,19 +419,19 @@ def unary(operation: str, value: Any) -> Expression:
     return _apply(operation, (value,))
 
 
-def power(base: Any, exponent: Any) -> Expression:
+def power(a: Any, b: Any) -> Expression:
     """Raise to a power; small whole and half powers become multiplications and roots."""
-    graph = graph_of(base, exponent)
-    base, exponent = _numbers("**", graph, (base, exponent))
+    graph = graph_of(a, b)
+    base, exponent = _numbers("**", graph, (a, b))
     fixed = _constant_value(exponent)
     if base.kind.is_scalar or fixed is None:
         return _apply("pow", (base, exponent))
     if fixed == 0.5:
         return unary("sqrt", base)
     if fixed == -0.5:
-        return 1.0 / unary("sqrt", base)
+        return arithmetic("div", 1.0, unary("sqrt", base))
     if fixed in (-1.0, -2.0):
-        return 1.0 / power(base, -fixed)
+        return arithmetic("div", 1.0, power(base, -fixed))
     if fixed == 1.0:
         return convert(base, _FLOAT_OF_INTEGER.get(base.kind, base.kind))
     if fixed == 2.0:
@@ -474,7 +474,7 @@ def select(condition: Any, a: Any, b: Any) -> Expression:
     choices = _numbers("where", graph, (a, b))
     kind = _common_kind(choices)
     if kind.is_scalar and not condition.kind.is_scalar:
-        # Two scalars chosen between element by element become an array: as wide as what is compared.
+        # Two scalars chosen between element by element become an array, as wide as the compared.
         argument = graph.nodes[condition.index].arguments
         compared = [graph.nodes[index].kind for index in argument]
         kind = Kind.FLOAT64 if Kind.FLOAT64 in compared else Kind.FLOAT32

@@ -15,7 +15,16 @@ from types import CodeType, TracebackType
 from typing import Any, NoReturn, overload
 
 from cocoll.dtypes import DType
-from cocoll.epilogues.expr import Expression, Graph, Kind, Node, evaluate_scalars, lift
+from cocoll.epilogues.expr import (
+    Expression,
+    Graph,
+    Kind,
+    Node,
+    convert,
+    evaluate_scalars,
+    lift,
+    round_to,
+)
 from cocoll.errors import DTypeError, TraceError, UsageError
 
 __all__ = ["Epilogue", "Operand", "Result", "ScalarParameter", "Traced", "epilogue"]
@@ -192,7 +201,7 @@ class Epilogue:
         name: str | None = None,
     ) -> None:
         self.function = function
-        self.name = name or getattr(function, "__name__", type(function).__name__)
+        self.name: str = name or getattr(function, "__name__", type(function).__name__)
         self.sharded = frozenset(sharded)
         self._lock = threading.Lock()
         self._traces: dict[Any, Traced] = {}
@@ -391,8 +400,7 @@ class Epilogue:
         for what, dtype in (("the reduced array", source_dtype), ("the output", out_dtype)):
             if dtype is not None and not dtype.is_floating:
                 raise DTypeError(
-                    f"epilogue {self.name!r}: wanted a floating dtype for {what}, "
-                    f"got {dtype.label}"
+                    f"epilogue {self.name!r}: wanted a floating dtype for {what}, got {dtype.label}"
                 )
 
     def _trace(
@@ -449,7 +457,8 @@ class Epilogue:
             text = f"{type(error).__name__}: {text}"
         message = f"epilogue {self.name!r} cannot be traced: {text}"
         code = getattr(self.function, "__code__", None)
-        place = _offending_place(error.__traceback__)
+        own_file = code.co_filename if isinstance(code, CodeType) else ""
+        place = _offending_place(error.__traceback__, own_file)
         if place is None and isinstance(code, CodeType):
             place = (code.co_filename, code.co_firstlineno, code.co_name)
         if place is None:
@@ -474,7 +483,7 @@ class Epilogue:
             for name, value in outputs.items()
         }
         computed = {
-            name: _as_kind(graph, value, stored[name]).index for name, value in outputs.items()
+            name: _to_store(graph, value, stored[name]).index for name, value in outputs.items()
         }
         nodes, renumbered = _reachable(graph, computed.values())
         arrays_read = {
@@ -515,7 +524,8 @@ class Epilogue:
             *(f"node {node.describe()}" for node in nodes),
             *(f"result {r.name} {r.dtype.label} {r.node}" for r in results),
             *(
-                f"operand {o.name} {o.dtype.label} {o.sharded} {o.updated} {o.result_index} {o.node}"
+                f"operand {o.name} {o.dtype.label} {o.sharded} {o.updated} "
+                f"{o.result_index} {o.node}"
                 for o in operands
             ),
             *(f"scalar {s.name}" for s in scalars),
@@ -550,24 +560,25 @@ class Epilogue:
         return source_dtype
 
 
-def _as_kind(graph: Graph, value: Expression, stored: DType) -> Expression:
-    """Give an array of floating kind to store: a constant result is one for every element."""
-    if value.kind.is_floating:
-        return value
+def _to_store(graph: Graph, value: Expression, stored: DType) -> Expression:
+    """Give an output in the kind that arrays of its dtype are computed in."""
     kind = Kind.of(stored)
-    return Expression(graph, graph.add("convert", (value.index,), kind))
+    if value.kind is kind:
+        return value
+    if value.kind is Kind.FLOAT64 and stored is not DType.FLOAT32:
+        # Through float32, a 16-bit result would be rounded twice.
+        return round_to(value, stored)
+    return convert(value, kind)
 
 
-def _reachable(
-    graph: Graph, roots: Iterable[int]
-) -> tuple[tuple[Node, ...], dict[int, int]]:
+def _reachable(graph: Graph, roots: Iterable[int]) -> tuple[tuple[Node, ...], dict[int, int]]:
     """Give the nodes that `roots` need, renumbered in order."""
     needed = set(roots)
     for index in range(len(graph.nodes) - 1, -1, -1):
         if index in needed:
             needed.update(graph.nodes[index].arguments)
     renumbered: dict[int, int] = {}
-    nodes = []
+    nodes: list[Node] = []
     for index in sorted(needed):
         node = graph.nodes[index]
         renumbered[index] = len(nodes)
@@ -594,12 +605,12 @@ _LIBRARY_ROOTS = (
 )
 
 
-def _offending_place(traceback: TracebackType | None) -> tuple[str, int, str] | None:
+def _offending_place(traceback: TracebackType | None, own_file: str) -> tuple[str, int, str] | None:
     """Give file, line and function of the deepest frame that is the user's own."""
     place = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if not code.co_filename.startswith(_LIBRARY_ROOTS):
+        if code.co_filename == own_file or not code.co_filename.startswith(_LIBRARY_ROOTS):
             place = (code.co_filename, traceback.tb_lineno, code.co_name)
         traceback = traceback.tb_next
     return place

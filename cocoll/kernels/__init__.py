@@ -1,0 +1,1 @@
+"""Kernels: the C++ headers, and how specifications become code in memory."""

@@ -48,19 +48,19 @@ typedef struct cocoll_reduce_args {
   int64_t first;  // logical index of the range's first element: the counter of dropout
   int64_t count;  // elements in the range
   int32_t source_count;
-  int32_t destination_count;          // destinations of each result
-  int32_t world_size;                 // the divisor of "avg"
-  uint32_t flags;                     // COCOLL_REDUCE_*
-  const cocoll_array* sources;        // [source_count], in rank order
-  const cocoll_array* destinations;   // [result_count][destination_count]
-  const cocoll_array* operands;       // [operand_count]: the epilogue's arrays
-  const double* scalars;              // what prepare() wrote
+  int32_t destination_count;         // destinations of each result
+  int32_t world_size;                // the divisor of "avg"
+  uint32_t flags;                    // COCOLL_REDUCE_*
+  const cocoll_array* sources;       // [source_count], in rank order
+  const cocoll_array* destinations;  // [result_count][destination_count]
+  const cocoll_array* operands;      // [operand_count]: the epilogue's arrays
+  const double* scalars;             // what prepare() wrote
 } cocoll_reduce_args;
 
 typedef void (*cocoll_reduce_fn)(const cocoll_reduce_args* args);
 
-// Derives what a kernel reads (bias corrections, 1 - beta, ...) from the scalars of the call, once an
-// operation and in float64, so that no kernel repeats it and both executors see the same bits.
+// Derives what a kernel reads (bias corrections, 1 - beta, ...) from the scalars of the call, once
+// an operation and in float64, so that no kernel repeats it and both executors see the same bits.
 typedef void (*cocoll_prepare_fn)(const double* scalars, double* derived);
 
 // What a kernel library exports under the symbol "cocoll_kernel_table".

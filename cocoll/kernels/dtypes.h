@@ -89,8 +89,7 @@ struct Narrow<float16, float> {
     const uint32_t normal = (magnitude - 0x38000000u + 0x0fffu + ((magnitude >> 13) & 1u)) >> 13;
     // The last place of 0.5f is that of the smallest half: float addition rounds for us.
     const uint32_t subnormal = bit_cast<uint32_t>(bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
-    const uint32_t special =
-        value != value ? (0x7e00u | ((magnitude >> 13) & 0x3ffu)) : 0x7c00u;
+    const uint32_t special = value != value ? (0x7e00u | ((magnitude >> 13) & 0x3ffu)) : 0x7c00u;
     const int32_t ordered = static_cast<int32_t>(magnitude);
     uint32_t bits = ordered < 0x38800000 ? subnormal : normal;
     bits = ordered >= 0x47800000 ? special : bits;
@@ -154,8 +153,9 @@ COCOLL_NOINLINE void widen_tile(const T* stored, C* values, int count) {
 #if !COCOLL_DEVICE && defined(__F16C__)
   if constexpr (IsSame<T, float16>::value && IsSame<C, float>::value) {
     for (; done + 8 <= count; done += 8) {
-      _mm256_storeu_ps(values + done, _mm256_cvtph_ps(_mm_loadu_si128(
-                                          reinterpret_cast<const __m128i*>(stored + done))));
+      _mm256_storeu_ps(
+          values + done,
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(stored + done))));
     }
   }
 #endif

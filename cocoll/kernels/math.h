@@ -14,7 +14,9 @@
 
 namespace cocoll {
 
-COCOLL_INLINE float absolute(float x) { return bit_cast<float>(bit_cast<uint32_t>(x) & 0x7fffffffu); }
+COCOLL_INLINE float absolute(float x) {
+  return bit_cast<float>(bit_cast<uint32_t>(x) & 0x7fffffffu);
+}
 
 COCOLL_INLINE double absolute(double x) {
   return bit_cast<double>(bit_cast<uint64_t>(x) & 0x7fffffffffffffffull);
@@ -63,8 +65,8 @@ COCOLL_INLINE T maximum(T a, T b) {
 
 namespace detail {
 
-// x = n * ln 2 + r with |r| <= ln 2 / 2; n is a whole number. Adding and taking off 1.5 * 2^p rounds
-// to a whole number without an instruction for it.
+// x = n * ln 2 + r with |r| <= ln 2 / 2; n is a whole number. Adding and taking off 1.5 * 2^p
+// rounds to a whole number without an instruction for it.
 COCOLL_INLINE float reduce_exponent(float x, float* r) {
   const float magic = 0x1.8p23f;
   const float n = (x * 0x1.715476p+0f + magic) - magic;
@@ -112,8 +114,8 @@ COCOLL_INLINE double expm1_reduced(double r) {
   return r + (r * r) * q;
 }
 
-// exp for lowest <= x <= highest, or NaN: the power of two is applied in two halves, so that results
-// beyond the normal range overflow or become subnormal with one rounding.
+// exp for lowest <= x <= highest, or NaN: the power of two is applied in two halves, so that
+// results beyond the normal range overflow or become subnormal with one rounding.
 template <class T>
 COCOLL_INLINE T exp_clamped(T x, T magic) {
   T r;
@@ -215,8 +217,8 @@ COCOLL_INLINE double log_series(double z) {
   return g * z + 0x1.5555555555597p-1;
 }
 
-// x = 2^k * (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), for x > 0; subnormal numbers are scaled
-// up first.
+// x = 2^k * (1 + f) with 1 + f between sqrt(1/2) and sqrt(2), for x > 0; subnormal numbers are
+// scaled up first.
 COCOLL_INLINE float split_mantissa(float x, float* f) {
   const bool tiny = x < 0x1p-126f;
   const float scaled = tiny ? x * 0x1p23f : x;
@@ -321,8 +323,8 @@ COCOLL_INLINE double erf(double x) { return detail::erf_clamped(x, 6.0, 0x1.8p52
 COCOLL_INLINE float log(float x) { return detail::log_any(x); }
 COCOLL_INLINE double log(double x) { return detail::log_any(x); }
 
-// x to the power y as C defines it: a negative x needs a whole y, anything to the power 0 is 1, and 1
-// to any power is 1.
+// x to the power y as C defines it: a negative x needs a whole y, anything to the power 0 is 1, and
+// 1 to any power is 1.
 COCOLL_INLINE double power(double x, double y) {
   const double magnitude = absolute(x);
   double low;

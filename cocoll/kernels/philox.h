@@ -35,7 +35,8 @@ COCOLL_INLINE PhiloxWords philox4x32(PhiloxWords counter, PhiloxKey key) {
     const uint32_t low_x = 0xd2511f53u * counter.x;
     const uint32_t high_z = multiply_high(0xcd9e8d57u, counter.z);
     const uint32_t low_z = 0xcd9e8d57u * counter.z;
-    counter = PhiloxWords{high_z ^ counter.y ^ key.low, low_z, high_x ^ counter.w ^ key.high, low_x};
+    counter =
+        PhiloxWords{high_z ^ counter.y ^ key.low, low_z, high_x ^ counter.w ^ key.high, low_x};
     key.low += 0x9e3779b9u;
     key.high += 0xbb67ae85u;
   }
@@ -48,12 +49,12 @@ COCOLL_INLINE PhiloxKey philox_key(uint64_t seed, uint32_t tensor) {
 }
 
 // Words that a tile of `count` elements needs at any alignment of its first index.
-constexpr int philox_capacity(int count) { return count + 8; }
+#define COCOLL_PHILOX_CAPACITY(count) ((count) + 8)
 
 // Fills `words` and gives the place of the first element's word; `words` has
-// philox_capacity(count) elements. The uniform number of a word is (word >> 8) * 2^-24.
-COCOLL_NOINLINE inline const uint32_t* philox_tile(uint32_t* words, int64_t first, int count, PhiloxKey key,
-                                            uint64_t step) {
+// COCOLL_PHILOX_CAPACITY(count) elements. The uniform number of a word is (word >> 8) * 2^-24.
+COCOLL_NOINLINE inline const uint32_t* philox_tile(uint32_t* words, int64_t first, int count,
+                                                   PhiloxKey key, uint64_t step) {
   const uint64_t group = static_cast<uint64_t>(first) >> 2;
   const int lead = static_cast<int>(first & 3);
   const int groups = (lead + count + 3) >> 2;

@@ -27,8 +27,9 @@
 #define COCOLL_SCALAR_LOOP(i, count) COCOLL_LOOP(i, count)
 #define COCOLL_SCRATCH(type, name, elements) __shared__ type name[elements]
 #define COCOLL_BARRIER() __syncthreads()
-#define COCOLL_FIRST_TILE (static_cast<int64_t>(blockIdx.x))
-#define COCOLL_TILE_STEP (static_cast<int64_t>(gridDim.x))
+// A loop over the tiles that are this thread's or this block's own.
+#define COCOLL_TILES(ordinal, count) \
+  for (int64_t ordinal = blockIdx.x; ordinal < (count); ordinal += gridDim.x)
 #define COCOLL_KERNEL(name) extern "C" __global__ void name(cocoll_reduce_args call)
 #define COCOLL_KERNEL_ARGS (&call)
 
@@ -42,11 +43,17 @@
 #define COCOLL_SCALAR_LOOP(i, count) for (int i = 0; i < (count); ++i)
 #define COCOLL_SCRATCH(type, name, elements) alignas(64) type name[elements]
 #define COCOLL_BARRIER() static_cast<void>(0)
-#define COCOLL_FIRST_TILE (static_cast<int64_t>(0))
-#define COCOLL_TILE_STEP (static_cast<int64_t>(1))
+#define COCOLL_TILES(ordinal, count) for (int64_t ordinal = 0; ordinal < (count); ++ordinal)
 #define COCOLL_KERNEL(name) \
   extern "C" __attribute__((visibility("hidden"))) void name(const cocoll_reduce_args* call)
 #define COCOLL_KERNEL_ARGS (call)
+#define COCOLL_PREPARE(name) \
+  extern "C" __attribute__((visibility("hidden"))) void name(const double* scalars, double* derived)
+// The type is named like the symbol, which therefore has another name in C++.
+#define COCOLL_EXPORT_TABLE(entries, count)                                       \
+  extern "C" __attribute__((visibility("default")))                               \
+  const cocoll_kernel_table cocoll_exported_table __asm__("cocoll_kernel_table"); \
+  const cocoll_kernel_table cocoll_exported_table = {COCOLL_ABI_VERSION, count, entries};
 
 #endif  // COCOLL_DEVICE
 

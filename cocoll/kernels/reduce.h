@@ -39,12 +39,15 @@ class Tiles {
       : count_(args->count), lead_(0) {
     if ((args->flags & COCOLL_REDUCE_STREAMING) != 0 && args->destination_count > 0 &&
         args->destinations[0].layout == nullptr) {
-      const uint64_t past_line = reinterpret_cast<uint64_t>(args->destinations[0].data) % kLineBytes;
+      const uint64_t past_line =
+          reinterpret_cast<uint64_t>(args->destinations[0].data) % kLineBytes;
       lead_ = static_cast<int>(past_line) / destination_itemsize_bytes;
     }
   }
 
-  COCOLL_INLINE int64_t size() const { return (count_ + lead_ + kTileElements - 1) / kTileElements; }
+  COCOLL_INLINE int64_t size() const {
+    return (count_ + lead_ + kTileElements - 1) / kTileElements;
+  }
 
   COCOLL_INLINE Tile tile(int64_t ordinal) const {
     const int64_t start = ordinal * kTileElements - lead_;
@@ -86,7 +89,9 @@ COCOLL_INLINE int32_t wrapping_multiply(int32_t a, int32_t b) {
 COCOLL_INLINE int64_t wrapping_multiply(int64_t a, int64_t b) {
   return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
 }
-COCOLL_INLINE uint8_t wrapping_multiply(uint8_t a, uint8_t b) { return static_cast<uint8_t>(a * b); }
+COCOLL_INLINE uint8_t wrapping_multiply(uint8_t a, uint8_t b) {
+  return static_cast<uint8_t>(a * b);
+}
 
 template <class T>
 struct Plain {
@@ -154,8 +159,8 @@ struct Avg<int32_t> : ExactAvg<int32_t> {};
 template <>
 struct Avg<uint8_t> : ExactAvg<uint8_t> {};
 
-// A sum of int64 needs up to 31 bits more: two words, with no 128-bit type, which not every compiler
-// of these headers has.
+// A sum of int64 needs up to 31 bits more: two words, with no 128-bit type, which not every
+// compiler of these headers has.
 struct WideSum {
   uint64_t low;
   int64_t high;
@@ -179,8 +184,8 @@ struct Avg<int64_t> {
     const uint64_t low = negative ? 0u - state.low : state.low;
     const uint64_t high = negative ? ~static_cast<uint64_t>(state.high) + (low == 0 ? 1u : 0u)
                                    : static_cast<uint64_t>(state.high);
-    // Long division by a divisor below 2^31 in digits of 32 bits; high < divisor, as no average lies
-    // outside its inputs.
+    // Long division by a divisor below 2^31 in digits of 32 bits; high < divisor, as no average
+    // lies outside its inputs.
     const uint64_t divisor = static_cast<uint64_t>(world_size);
     const uint64_t upper = (high << 32) | (low >> 32);
     const uint64_t lower = ((upper % divisor) << 32) | (low & 0xffffffffu);
@@ -252,8 +257,8 @@ COCOLL_INLINE const T* source_tile(const cocoll_array& source, const Tile& tile,
   return scratch;
 }
 
-// Reduces one tile of all sources into `state`; gives the source itself where there is nothing to do
-// and it will not be overwritten before the result is stored.
+// Reduces one tile of all sources into `state`; gives the source itself where there is nothing to
+// do and it will not be overwritten before the result is stored.
 template <class R>
 COCOLL_INLINE const typename R::State* accumulate(const cocoll_reduce_args* args, const Tile& tile,
                                                   typename R::State* state) {
@@ -286,7 +291,6 @@ COCOLL_INLINE const typename R::State* accumulate(const cocoll_reduce_args* args
   return state;
 }
 
-// Stores zeros over a tile of every source.
 template <class T>
 COCOLL_NOINLINE void zero_sources(const cocoll_reduce_args* args, const Tile& tile) {
   for (int which = 0; which < args->source_count; ++which) {
@@ -300,6 +304,12 @@ COCOLL_NOINLINE void zero_sources(const cocoll_reduce_args* args, const Tile& ti
       COCOLL_LOOP(i, tile.count) { put(&data[i], T{}); }
     }
   }
+}
+
+// Stores zeros over a tile of every source, if the call asks for it.
+template <class T>
+COCOLL_INLINE void close_sources(const cocoll_reduce_args* args, const Tile& tile) {
+  if ((args->flags & COCOLL_REDUCE_ZERO_SOURCES) != 0) zero_sources<T>(args, tile);
 }
 
 // ---- steps 2 and 4 -----------------------------------------------------------------------------
@@ -322,6 +332,15 @@ COCOLL_INLINE const C* open_input(const cocoll_array& array, const Tile& tile, C
 template <class T, class C>
 COCOLL_INLINE C* open_updated(const cocoll_array& array, const Tile& tile, C* scratch) {
   return const_cast<C*>(open_input<T, C>(array, tile, scratch));
+}
+
+// An operand that is updated in place and not read.
+template <class T, class C>
+COCOLL_INLINE C* open_written(const cocoll_array& array, const Tile& tile, C* scratch) {
+  if constexpr (IsSame<T, C>::value) {
+    if (array.layout == nullptr) return static_cast<C*>(array.data) + tile.offset;
+  }
+  return scratch;
 }
 
 template <class T, class C>
@@ -428,15 +447,14 @@ COCOLL_INLINE void reduce_plain(const cocoll_reduce_args* args) {
   if (is_pair<R>(args)) {
     constexpr int64_t kBlockElements = int64_t{1} << 24;
     for (int64_t offset = 0; offset < args->count; offset += kBlockElements) {
-      reduce_pair<R>(args, offset,
-                     static_cast<int>(smaller(kBlockElements, args->count - offset)));
+      reduce_pair<R>(args, offset, static_cast<int>(smaller(kBlockElements, args->count - offset)));
     }
     return;
   }
 #endif
   COCOLL_SCRATCH(typename R::State, state_scratch, kTileElements);
   COCOLL_SCRATCH(Value, value_scratch, kTileElements);
-  for (int64_t ordinal = COCOLL_FIRST_TILE; ordinal < tiles.size(); ordinal += COCOLL_TILE_STEP) {
+  COCOLL_TILES(ordinal, tiles.size()) {
     const Tile tile = tiles.tile(ordinal);
     const typename R::State* state = accumulate<R>(args, tile, state_scratch);
     const Value* values;
@@ -446,7 +464,7 @@ COCOLL_INLINE void reduce_plain(const cocoll_reduce_args* args) {
     } else {
       values = state;
     }
-    if ((args->flags & COCOLL_REDUCE_ZERO_SOURCES) != 0) zero_sources<T>(args, tile);
+    close_sources<T>(args, tile);
     close_result<T, Value>(args, 0, tile, values);
     COCOLL_BARRIER();
   }

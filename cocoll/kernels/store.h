@@ -58,8 +58,8 @@ COCOLL_INLINE void stream_fence() {}
 
 // Stores a tile, already in its storage type, to destinations [begin, end).
 template <class T>
-COCOLL_NOINLINE void store_tile(const cocoll_array* destinations, int begin, int end, uint32_t flags,
-                                int64_t offset, int count, const T* tile) {
+COCOLL_NOINLINE void store_tile(const cocoll_array* destinations, int begin, int end,
+                                uint32_t flags, int64_t offset, int count, const T* tile) {
   for (int which = begin; which < end; ++which) {
     const cocoll_array& destination = destinations[which];
     T* to = static_cast<T*>(destination.data) + offset;

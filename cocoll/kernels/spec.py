@@ -1,0 +1,259 @@
+"""Kernel specifications and the C++ they are rendered to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cocoll.epilogues.expr import Kind
+from cocoll.epilogues.render import (
+    dropout_ordinals,
+    passes_scalars_on,
+    render_functor,
+    render_prepare,
+    storage_type,
+)
+from cocoll.errors import UsageError
+
+if TYPE_CHECKING:
+    from cocoll.dtypes import DType
+    from cocoll.epilogues.trace import Operand, Result, Traced
+
+__all__ = ["OPS", "KernelSpec", "render_kernels", "render_library", "render_table"]
+
+_REDUCTIONS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max", "avg": "Avg"}
+
+#: The reductions, by the names that users write.
+OPS = tuple(_REDUCTIONS)
+
+_PREAMBLE = '#include "cocoll/kernels/reduce.h"\n'
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """What a reduction kernel computes.
+
+    Parameters
+    ----------
+    op : str
+        ``"sum"``, ``"prod"``, ``"min"``, ``"max"`` or ``"avg"``.
+    source_dtype : DType
+        How the sources are stored.
+    traced : Traced or None
+        The epilogue; without one the result is stored in `source_dtype`.
+
+    Raises
+    ------
+    UsageError
+        `op` is none of these, or the epilogue was traced for other sources.
+    """
+
+    op: str
+    source_dtype: DType
+    traced: Traced | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no kernel can be."""
+        if self.op not in _REDUCTIONS:
+            raise UsageError(f"wanted an op out of {', '.join(OPS)}; got {self.op!r}")
+        if self.traced is not None and self.traced.source_dtype is not self.source_dtype:
+            raise UsageError(
+                f"epilogue {self.traced.name!r} was traced for sources of "
+                f"{self.traced.source_dtype.label}, not {self.source_dtype.label}"
+            )
+
+    def name(self) -> str:
+        """Give a name that differs for different kernels, equal on all ranks."""
+        base = f"{self.op}_{self.source_dtype.label}"
+        return base if self.traced is None else f"{base}_{self.traced.digest[:32]}"
+
+    @property
+    def derived_count(self) -> int:
+        """How many numbers the kernel reads: what ``prepare`` writes."""
+        return 0 if self.traced is None else len(self.traced.derived)
+
+    @property
+    def prepares(self) -> bool:
+        """Whether the kernel reads anything else than the scalars of the call."""
+        return self.traced is not None and not passes_scalars_on(self.traced)
+
+    def render(self) -> str:
+        """Give the C++ source of a library that holds this kernel alone."""
+        return render_library([self])
+
+
+def render_library(specs: Sequence[KernelSpec]) -> str:
+    """Give the C++ source of a library of kernels, with its table.
+
+    Parameters
+    ----------
+    specs : sequence of KernelSpec
+        The kernels.
+
+    Returns
+    -------
+    str
+        C++ that includes ``cocoll/kernels/reduce.h`` and nothing else.
+    """
+    return f"{render_kernels(specs)}\n{render_table(specs, declare=False)}"
+
+
+def render_kernels(specs: Sequence[KernelSpec]) -> str:
+    """Give the C++ source of kernels without a table; read alike by g++, nvcc and NVRTC."""
+    return "\n".join([_PREAMBLE, *(_render_kernel(spec) for spec in specs)])
+
+
+def render_table(specs: Sequence[KernelSpec], *, declare: bool) -> str:
+    """Give the table that a host library exports.
+
+    Parameters
+    ----------
+    specs : sequence of KernelSpec
+        The kernels.
+    declare : bool
+        Whether the kernels lie in other source files, and the table in one of its own.
+
+    Returns
+    -------
+    str
+        C++ text.
+    """
+    lines = ["#if !COCOLL_DEVICE"]
+    if declare:
+        lines.insert(0, _PREAMBLE)
+        for spec in specs:
+            lines.append(f"COCOLL_KERNEL({_symbol(spec)});")
+            if spec.prepares:
+                lines.append(f"COCOLL_PREPARE({_symbol(spec)}_prepare);")
+    lines.append("static const cocoll_kernel_entry kEntries[] = {")
+    for spec in specs:
+        symbol = _symbol(spec)
+        prepare = f"{symbol}_prepare" if spec.prepares else "nullptr"
+        lines.append(f'    {{"{spec.name()}", {symbol}, {prepare}, {spec.derived_count}}},')
+    lines += [
+        "};",
+        f"COCOLL_EXPORT_TABLE(kEntries, {len(specs)})",
+        "#endif",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _symbol(spec: KernelSpec) -> str:
+    return f"cocoll_{spec.name()}"
+
+
+def _render_kernel(spec: KernelSpec) -> str:
+    reduction = f"cocoll::{_REDUCTIONS[spec.op]}<{storage_type(spec.source_dtype)}>"
+    symbol = _symbol(spec)
+    if spec.traced is None:
+        return (
+            f"COCOLL_KERNEL({symbol}) {{\n"
+            f"  cocoll::reduce_plain<{reduction}>(COCOLL_KERNEL_ARGS);\n"
+            "}\n"
+        )
+    traced = spec.traced
+    parts = [
+        f"// {spec.op} of {spec.source_dtype.label}, then {_describe(traced)}.",
+        "namespace cocoll_epilogues {",
+        render_functor(traced, f"Epilogue_{spec.name()}"),
+        "}  // namespace cocoll_epilogues",
+        "",
+        _render_body(spec, traced, reduction),
+    ]
+    if spec.prepares:
+        parts += ["#if !COCOLL_DEVICE", render_prepare(traced, f"{symbol}_prepare"), "#endif"]
+    return "\n".join([*parts, ""])
+
+
+def _describe(traced: Traced) -> str:
+    arrays = [f"{operand.name}: {operand.dtype.label}" for operand in traced.operands]
+    results = [f"{result.name}: {result.dtype.label}" for result in traced.results]
+    return f"{traced.name}({', '.join(arrays)}) -> {', '.join(results) or 'nothing'}"
+
+
+def _types(array: Operand | Result) -> str:
+    return f"{storage_type(array.dtype)}, {Kind.of(array.dtype).value}"
+
+
+def _render_body(spec: KernelSpec, traced: Traced, reduction: str) -> str:
+    value = Kind.of(traced.accumulate).value
+    first = traced.results[0].dtype if traced.results else spec.source_dtype
+    scratch = [f"COCOLL_SCRATCH({value}, x_scratch, cocoll::kTileElements);"]
+    opened = [f"const {value}* x = cocoll::accumulate<Reduction>(args, tile, x_scratch);"]
+    closed = []
+    arguments = ["Reduction::finish(x[i], world_size)"]
+    outputs = []
+    declared = []
+    stored = []
+    for place, operand in enumerate(traced.operands):
+        kind = Kind.of(operand.dtype).value
+        if operand.source_node is None and operand.node is None:
+            continue
+        scratch.append(f"COCOLL_SCRATCH({kind}, a{place}_scratch, cocoll::kTileElements);")
+        array = f"args->operands[{place}], tile"
+        if operand.node is None:
+            opened.append(
+                f"const {kind}* a{place} = "
+                f"cocoll::open_input<{_types(operand)}>({array}, a{place}_scratch);"
+            )
+        else:
+            how = "open_updated" if operand.source_node is not None else "open_written"
+            opened.append(
+                f"{kind}* a{place} = cocoll::{how}<{_types(operand)}>({array}, a{place}_scratch);"
+            )
+            closed.append(f"cocoll::close_updated<{_types(operand)}>({array}, a{place});")
+        if operand.source_node is not None:
+            arguments.append(f"a{place}[i]")
+    for ordinal in dropout_ordinals(traced):
+        scratch.append(
+            f"COCOLL_SCRATCH(uint32_t, w{ordinal}_scratch, "
+            "COCOLL_PHILOX_CAPACITY(cocoll::kTileElements));"
+        )
+        opened.append(
+            f"const uint32_t* w{ordinal} = epilogue.words{ordinal}"
+            f"(w{ordinal}_scratch, args->first + tile.offset, tile.count);"
+        )
+        arguments.append(f"w{ordinal}[i]")
+    for place, result in enumerate(traced.results):
+        kind = Kind.of(result.dtype).value
+        scratch.append(f"COCOLL_SCRATCH({kind}, r{place}_scratch, cocoll::kTileElements);")
+        opened.append(
+            f"{kind}* r{place} = "
+            f"cocoll::open_result<{_types(result)}>(args, {place}, tile, r{place}_scratch);"
+        )
+        closed.append(f"cocoll::close_result<{_types(result)}>(args, {place}, tile, r{place});")
+        declared.append(f"{kind} r{place}_value;")
+        outputs.append(f"&r{place}_value")
+        stored.append(f"r{place}[i] = r{place}_value;")
+    for place, operand in enumerate(traced.operands):
+        if operand.node is not None:
+            declared.append(f"{Kind.of(operand.dtype).value} a{place}_value;")
+            outputs.append(f"&a{place}_value")
+            stored.append(f"a{place}[i] = a{place}_value;")
+    return "\n".join(
+        [
+            f"COCOLL_KERNEL({_symbol(spec)}) {{",
+            "  const cocoll_reduce_args* args = COCOLL_KERNEL_ARGS;",
+            f"  typedef {reduction} Reduction;",
+            "  const int world_size = args->world_size;",
+            f"  const cocoll_epilogues::Epilogue_{spec.name()} epilogue(args->scalars);",
+            f"  const cocoll::Tiles tiles(args, sizeof({storage_type(first)}));",
+            *(f"  {line}" for line in scratch),
+            "  COCOLL_TILES(ordinal, tiles.size()) {",
+            "    const cocoll::Tile tile = tiles.tile(ordinal);",
+            *(f"    {line}" for line in opened),
+            "    COCOLL_LOOP(i, tile.count) {",
+            *(f"      {line}" for line in declared),
+            f"      epilogue.element({', '.join([*arguments, *outputs])});",
+            *(f"      {line}" for line in stored),
+            "    }",
+            f"    cocoll::close_sources<{storage_type(spec.source_dtype)}>(args, tile);",
+            *(f"    {line}" for line in closed),
+            "    COCOLL_BARRIER();",
+            "  }",
+            "  cocoll::finish_stores(args);",
+            "}",
+        ]
+    )
