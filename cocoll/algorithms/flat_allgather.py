@@ -133,7 +133,7 @@ def plan_allgather(
     alignment_elements : int, default 1
         What a block is rounded up to: 1 for equal blocks, SHARD_ALIGNMENT_ELEMENTS for shards.
     in_place : bool, default False
-        The source is this rank's block of the result.
+        The source is this rank's block of the result, and need not be copied there.
     replicated_result : bool, default False
         The result is one physical copy for all ranks: each stores its own block, and no source
         need be mapped.
@@ -141,7 +141,7 @@ def plan_allgather(
     Returns
     -------
     Plan
-        Legal for a source that is disjoint from the result, or with `in_place` its block.
+        Legal for a source that is disjoint from the result or this rank's block of it.
 
     Raises
     ------
@@ -193,7 +193,7 @@ def plan_allgather_staged(
     Returns
     -------
     Plan
-        Legal for a source that is disjoint from the result, or with `in_place` its block.
+        Legal for a source that is disjoint from the result or this rank's block of it.
 
     Raises
     ------

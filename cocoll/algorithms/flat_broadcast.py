@@ -133,14 +133,14 @@ def plan_broadcast(
     chunk_elements : int
         Elements that one step copies.
     in_place : bool, default False
-        The root's result is its source.
+        The root's result is its source, and need not be copied there.
     replicated_result : bool, default False
         The result is one physical copy for all ranks: each copies its own block of the source.
 
     Returns
     -------
     Plan
-        Legal for a result that is disjoint from the source, or with `in_place` identical to it.
+        Legal for a result that is disjoint from the source or identical to it.
 
     Raises
     ------
@@ -192,14 +192,14 @@ def plan_broadcast_staged(
     slots : int, default 2
         Chunks in flight.
     in_place : bool, default False
-        The root's result is its source.
+        The root's result is its source, and need not be copied there.
     replicated_result : bool, default False
         The result is one physical copy for all ranks: the root fills it alone.
 
     Returns
     -------
     Plan
-        Legal for a result that is disjoint from the source, or with `in_place` identical to it.
+        Legal for a result that is disjoint from the source or identical to it.
 
     Raises
     ------

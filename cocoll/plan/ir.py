@@ -154,7 +154,10 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Move the chunk of `block` from one view to another of the same element type."""
+    """Move the chunk of `block` from one view to another of the same element type.
+
+    Onto itself (an operation in place) it does nothing: peers may read the bytes meanwhile.
+    """
 
     block: int
     source: View

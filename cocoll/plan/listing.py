@@ -71,7 +71,7 @@ def _describe_after(after: After, lanes: tuple[Lane, ...]) -> str:
     name = f"lane {lanes[after.lane].name!r}" if known else f"lane {after.lane}"
     if after.lag is None:
         return f"the end of {name}"
-    return f"{name}, iteration i - {after.lag}"
+    return f"iteration i - {after.lag} of {name}" if after.lag else f"iteration i of {name}"
 
 
 def describe_step(step: Step, lanes: tuple[Lane, ...] = ()) -> str:

@@ -14,6 +14,7 @@ from typing import NoReturn
 from cocoll.errors import DependenceError, ScheduleError, SignalMismatchError
 from cocoll.plan.ir import (
     Buffer,
+    Copy,
     Loop,
     Native,
     Receive,
@@ -171,6 +172,10 @@ class _RankUnroller:
             return
         event.reads = [self._locate(event, view) for view in reads_of(step)]
         event.writes = [self._locate(event, view) for view in writes_of(step)]
+        if isinstance(step, Copy) and event.reads == event.writes:
+            # Executors leave a copy onto itself out, so that peers may read the bytes meanwhile.
+            event.reads, event.writes = [], []
+            return
         zeroed: list[Extent] = []
         if self._operation.zero_source and isinstance(step, Reduce):
             zeroed = [
@@ -184,12 +189,7 @@ class _RankUnroller:
     def _locate(self, event: Event, view: View) -> Extent:
         extent = self._memory.locate(view, event.iteration, event.first, event.stop)
         if isinstance(extent, str):
-            raise_illegal(
-                ScheduleError,
-                f"rank {self._rank}, {describe_step(event.step)}: {extent}",
-                self._trace,
-                [(event, extent)],
-            )
+            self._raise(ScheduleError, event, extent)
         return extent
 
     def _check_step_overlaps(self, event: Event, zeroed: Sequence[Extent]) -> None:
@@ -201,21 +201,20 @@ class _RankUnroller:
         for write in (*event.writes, *zeroed):
             for read in event.reads:
                 if write.overlaps(read) and write != read:
-                    self._raise_overlap(event, f"writes {write} while it reads {read}")
+                    self._raise(DependenceError, event, f"writes {write} while it reads {read}")
         stores = list(_labelled_stores(event)) + [(("zero",), extent) for extent in zeroed]
         for index, (label, write) in enumerate(stores):
             for other_label, other in stores[:index]:
                 # One result may be stored twice to one place: the bytes are the same.
                 if write.overlaps(other) and (label != other_label or write != other):
-                    self._raise_overlap(event, f"stores twice to the same bytes: {other}, {write}")
+                    self._raise(
+                        DependenceError, event, f"stores twice to the same bytes: {other}, {write}"
+                    )
 
-    def _raise_overlap(self, event: Event, reason: str) -> NoReturn:
-        raise_illegal(
-            DependenceError,
-            f"rank {self._rank}, {describe_step(event.step)}: {reason}",
-            self._trace,
-            [(event, reason)],
-        )
+    def _raise(self, error: type[ScheduleError], event: Event, reason: str) -> NoReturn:
+        step = describe_step(event.step, self._plan.fragment.lanes)
+        message = f"rank {self._rank}, {step}: {reason}"
+        raise_illegal(error, message, self._trace, [(event, reason)])
 
     def connect_after(self, ends: Sequence[int]) -> None:
         """Add the edges of `after`, once all lanes are unrolled."""
@@ -235,25 +234,19 @@ class _RankUnroller:
         name = self._plan.fragment.lanes[lane].name
         # An executor keeps one number per lane, so its iterations must count up from 0.
         if any(number != place for place, (number, _) in enumerate(progress)):
-            self._raise_never(
+            self._raise(
+                SignalMismatchError,
                 event,
                 f"lane {name!r} is waited for by iteration, so its loops must continue each "
                 f"other's iterations from 0; got {[number for number, _ in progress]}",
             )
         if iteration >= len(progress):
-            self._raise_never(
+            self._raise(
+                SignalMismatchError,
                 event,
                 f"waits for iteration {iteration} of lane {name!r}, which runs {len(progress)}",
             )
         return progress[iteration][1]
-
-    def _raise_never(self, event: Event, reason: str) -> NoReturn:
-        raise_illegal(
-            SignalMismatchError,
-            f"rank {self._rank}, {describe_step(event.step)}: {reason}",
-            self._trace,
-            [(event, reason)],
-        )
 
 
 def _grouped(

@@ -168,9 +168,14 @@ def _copies(world_size: int, chunk: int) -> Iterator[tuple[str, Operation]]:
     for layout, in_place, replicated in (
         ("", False, False),
         ("_in_place", True, False),
+        ("_in_place_untold", True, False),
         ("_replicated", False, True),
     ):
-        options = {"in_place": in_place, "replicated_result": replicated, "chunk_elements": chunk}
+        options = {
+            "in_place": layout == "_in_place",
+            "replicated_result": replicated,
+            "chunk_elements": chunk,
+        }
         relation = Relation.SOURCE_IS_SHARD if in_place else Relation.DISJOINT
         aliasing = Aliasing(relation, replicated_results=replicated)
         for alignment in (1, 16):

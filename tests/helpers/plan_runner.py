@@ -73,6 +73,11 @@ class Array:
     stop: int
     itemsize: int
 
+    @property
+    def address(self) -> int:
+        """Where element 0 of the vector would lie."""
+        return self.offset - self.first * self.itemsize
+
     def _place(self, element: int) -> int:
         assert self.first <= element < self.stop, f"element {element} is outside the array"
         return self.offset + (element - self.first) * self.itemsize
@@ -407,9 +412,12 @@ class _RankRun:
             return self._resolve(view, iteration, first, tile.stop)
 
         if isinstance(step, Copy):
-            values = [array(step.source).get(element) for element in tile]
+            source, destination = array(step.source), array(step.destination)
+            if source.memory is destination.memory and source.address == destination.address:
+                return
+            values = [source.get(element) for element in tile]
             for element, value in zip(tile, values, strict=True):
-                array(step.destination).set(element, value)
+                destination.set(element, value)
             return
         columns = [[array(view).get(element) for view in step.sources] for element in tile]
         operands = [[array(view).get(element) for view in step.operands] for element in tile]
