@@ -25,9 +25,10 @@ import numpy as np
 import numpy.typing as npt
 
 import cocoll
-from cocoll import epilogues
+from cocoll import epilogues, kernels
 from cocoll.config import Settings
 from cocoll.errors import CocollError, UsageError
+from cocoll.kernels.isa import cpu_levels, isa_levels, select_levels
 from cocoll.topology.facts import Probe, probe_cross_memory_attach, probe_huge_pages
 
 __all__ = ["main", "parse_bytes"]
@@ -170,7 +171,18 @@ def _mpi_library() -> str:
 
 
 def _isa_level(settings: Settings) -> str:
-    raise NotImplementedError
+    able = cpu_levels()
+    built = [level for level in isa_levels() if _catalogue_path(level).exists()]
+    # A level that was asked for and cannot be had raises, as it would in a communicator.
+    chosen = [level for level in select_levels(settings.isa, able) if level in built]
+    return (
+        f"{chosen[0] if chosen else 'none'} (this processor runs {', '.join(able)}; "
+        f"built: {', '.join(built) or 'none'})"
+    )
+
+
+def _catalogue_path(level: str) -> Path:
+    return Path(kernels.__file__).with_name(f"_catalogue_{level}.so")
 
 
 def _shown(probe: Probe) -> str:
