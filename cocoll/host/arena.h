@@ -30,15 +30,17 @@ constexpr size_t kHugePageBytes = size_t{2} << 20;
 
 inline size_t round_up(size_t value, size_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Tells processes apart even where their PID namespaces do not.
+// Tells processes apart even where their PID namespaces do not; the PID tells apart those that were
+// forked after the random part was drawn.
 inline uint64_t process_token() {
-  static const uint64_t token = [] {
+  static const uint64_t drawn = [] {
     uint64_t value = 0;
     if (getrandom(&value, sizeof value, 0) != sizeof value)
-      value = static_cast<uint64_t>(getpid()) ^ reinterpret_cast<uint64_t>(&value);
-    return value | 1;
+      value =
+          reinterpret_cast<uint64_t>(&value) ^ static_cast<uint64_t>(getpid()) * 0x9e3779b97f4a7c15;
+    return value;
   }();
-  return token;
+  return drawn ^ static_cast<uint64_t>(getpid());
 }
 
 // What a rank tells its peers about a segment, as bytes.
@@ -81,10 +83,11 @@ class Segment {
   }
 
   SegmentTicket ticket() const {
-    struct stat status {};
+    struct stat status{};
     fstat(fd_, &status);
-    return {process_token(), reinterpret_cast<uint64_t>(this), static_cast<int32_t>(getpid()), fd_,
-            reserved_bytes_, static_cast<uint64_t>(status.st_ino)};
+    return {
+        process_token(), reinterpret_cast<uint64_t>(this),    static_cast<int32_t>(getpid()), fd_,
+        reserved_bytes_, static_cast<uint64_t>(status.st_ino)};
   }
 
   // Makes the first `bytes` usable. Gives 0 or an errno. Only the creator calls it.
@@ -134,7 +137,8 @@ class Segment {
   static Segment* map(int fd, size_t reserved_bytes) {
     reserved_bytes = round_up(reserved_bytes, kHugePageBytes);
     const size_t span = reserved_bytes + kHugePageBytes;
-    void* space = mmap(nullptr, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* space =
+        mmap(nullptr, span, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (space == MAP_FAILED) {
       const int error = errno;
       close(fd);

@@ -3,8 +3,12 @@
 #ifndef COCOLL_HOST_COPY_H_
 #define COCOLL_HOST_COPY_H_
 
-#if defined(__x86_64__)
+// ThreadSanitizer does not see the stores of intrinsics; plain ones have the same meaning.
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#define COCOLL_COPY_STREAMS 1
 #include <immintrin.h>
+#else
+#define COCOLL_COPY_STREAMS 0
 #endif
 
 #include <algorithm>
@@ -17,7 +21,7 @@ namespace cocoll::host {
 
 // Stores past the caches, and fences: a later signal must not overtake these stores.
 inline void copy_streaming(char* destination, const char* source, int64_t bytes) {
-#if defined(__x86_64__)
+#if COCOLL_COPY_STREAMS
   const int64_t head =
       std::min(bytes, static_cast<int64_t>(-reinterpret_cast<uintptr_t>(destination) & 15));
   memcpy(destination, source, static_cast<size_t>(head));
@@ -110,10 +114,18 @@ inline void copy_strided(const cocoll_array& destination, const cocoll_array& so
       memcpy(to.data(), from.data(), static_cast<size_t>(run * itemsize_bytes));
     } else {
       switch (itemsize_bytes) {
-        case 1: copy_run<uint8_t>(to.data(), to_stride, from.data(), from_stride, run); break;
-        case 2: copy_run<uint16_t>(to.data(), to_stride, from.data(), from_stride, run); break;
-        case 4: copy_run<uint32_t>(to.data(), to_stride, from.data(), from_stride, run); break;
-        case 8: copy_run<uint64_t>(to.data(), to_stride, from.data(), from_stride, run); break;
+        case 1:
+          copy_run<uint8_t>(to.data(), to_stride, from.data(), from_stride, run);
+          break;
+        case 2:
+          copy_run<uint16_t>(to.data(), to_stride, from.data(), from_stride, run);
+          break;
+        case 4:
+          copy_run<uint32_t>(to.data(), to_stride, from.data(), from_stride, run);
+          break;
+        case 8:
+          copy_run<uint64_t>(to.data(), to_stride, from.data(), from_stride, run);
+          break;
         default:
           for (int64_t index = 0; index < run; ++index)
             memcpy(to.data() + index * to_stride, from.data() + index * from_stride,

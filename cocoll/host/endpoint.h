@@ -136,7 +136,8 @@ class Endpoint {
   uint64_t reference(const void* data, int64_t bytes) const {
     const char* start = static_cast<const char*>(data);
     const Segment* mine = peers[static_cast<size_t>(rank)].segment;
-    if (start >= mine->base() + regions.heap && start + bytes <= mine->base() + mine->reserved_bytes())
+    if (start >= mine->base() + regions.heap &&
+        start + bytes <= mine->base() + mine->reserved_bytes())
       return static_cast<uint64_t>(start - mine->base());
     if (commons != nullptr && start >= commons->base() &&
         start + bytes <= commons->base() + commons->reserved_bytes())
@@ -203,7 +204,7 @@ class Endpoint {
   const int32_t world_size;
   const ScratchSizes sizes;
   const Regions regions;
-  const WaitPolicy policy;
+  WaitPolicy policy;  // may be changed until the first operation
   int64_t timeout_nanoseconds;
   std::vector<Peer> peers;
   Segment* commons = nullptr;  // memory of which the host has one copy

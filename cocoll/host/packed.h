@@ -17,6 +17,9 @@ enum : int32_t {
   kOpeningLane = -1,
 };
 
+// Sums of a place in the vector and a chunk stay far from overflow.
+constexpr int64_t kMaxChunkElements = int64_t{1} << 48;
+
 enum class Opcode : int32_t {
   kHeader = 0,
   kLane = 1,
@@ -79,6 +82,11 @@ struct PlanLimits {
 // A packed plan that has been checked: every index in range, every record where it belongs.
 class PlanImage {
  public:
+  PlanImage() = default;
+  // Lanes point into the records.
+  PlanImage(const PlanImage&) = delete;
+  PlanImage& operator=(const PlanImage&) = delete;
+
   struct LaneSpan {
     const Record* first;  // the lane's first loop
     int32_t loops;
@@ -104,7 +112,8 @@ class PlanImage {
     while (at < count) {
       const Record& lane = records_[at];
       if (lane.op() != Opcode::kLane) return fail(at, "wanted a lane record");
-      if (lane.field[0] == kOpeningLane)
+      in_opening_ = lane.field[0] == kOpeningLane;
+      if (in_opening_)
         opening_ = {&records_[at] + 1, lane.field[1]};
       else
         lanes_.push_back({&records_[at] + 1, lane.field[1]});
@@ -146,7 +155,9 @@ class PlanImage {
     if (loop.field[0] < 0 || loop.field[0] > static_cast<int32_t>(Span::kWhole))
       return fail(*at, "unknown span");
     const Span span = static_cast<Span>(loop.field[0]);
-    if (span != Span::kOnce && loop.x <= 0) return fail(*at, "a loop needs chunk_elements > 0");
+    if (span != Span::kOnce && (loop.x < 1 || loop.x > kMaxChunkElements))
+      return fail(*at, "a loop needs chunk_elements > 0, and below 2^48");
+    if (loop.field[1] < 0) return fail(*at, "a loop begins before its first iteration");
     if (loop.y < 0 || static_cast<uint64_t>(loop.y) > records_.size() - *at - 1)
       return fail(*at, "a loop body passes the end of the plan");
     const size_t end = *at + 1 + static_cast<size_t>(loop.y);
@@ -161,9 +172,13 @@ class PlanImage {
     const Record& step = records_[here];
     const int32_t* field = step.field;
     int64_t views = 0;
+    // Peers may be in the operation before, and nothing has been resolved or agreed yet.
+    if (in_opening_ && step.op() != Opcode::kCopy)
+      return fail(here, "an opening only copies into the rank's own scratch, and has another step");
     switch (step.op()) {
       case Opcode::kAfter:
-        if (field[0] < 0 || field[1] < kWholeLane) return fail(here, "bad dependence");
+        if (field[0] < 0 || field[0] >= records_[0].field[4] || field[1] < kWholeLane)
+          return fail(here, "bad dependence");
         break;
       case Opcode::kSignal:
       case Opcode::kWait:
@@ -188,13 +203,17 @@ class PlanImage {
       case Opcode::kReceive:
       case Opcode::kNative:
       case Opcode::kCall:
-        return fail(here, "send, receive, native and call steps need a wire, and this host executor has none,");
+        return fail(
+            here,
+            "send, receive, native and call steps need a wire, and this host executor has none,");
       default:
         return fail(here, "unknown step");
     }
     if (here + 1 + static_cast<size_t>(views) > end) return fail(here, "views pass the loop body");
     for (int64_t view = 0; view < views; ++view)
       if (!check_view(here + 1 + static_cast<size_t>(view), loop, limits)) return false;
+    if (in_opening_ && ViewRef{&records_[here + 2]}.buffer() <= Buffer::kOperand)
+      return fail(here, "an opening writes scratch only");
     if (views > max_views_) max_views_ = static_cast<int32_t>(views);
     *at = here + 1 + static_cast<size_t>(views);
     return true;
@@ -215,16 +234,22 @@ class PlanImage {
     if (view.itemsize_bytes() < 1 || view.itemsize_bytes() > 64) return fail(at, "bad itemsize");
     if (view.index() < 0 || view.origin() < 0 || view.origin() >= limits.world_size)
       return fail(at, "bad index or origin");
+    const bool foreign = view.rank() != limits.rank;
+    if (in_opening_ && foreign) return fail(at, "an opening touches the rank's own memory only");
     int64_t region = 0;
     switch (view.buffer()) {
       case Buffer::kResult:
         if (view.index() >= limits.result_count) return fail(at, "no such result");
+        if (foreign && !mapped_results())
+          return fail(at, "the plan does not say that it maps results");
         return true;
       case Buffer::kOperand:
         if (view.index() >= limits.operand_count) return fail(at, "no such operand");
-        if (view.rank() != limits.rank) return fail(at, "operands of other ranks cannot be touched");
+        if (foreign) return fail(at, "operands of other ranks cannot be touched");
         return true;
       case Buffer::kSource:
+        if (foreign && !mapped_sources())
+          return fail(at, "the plan does not say that it maps sources");
         return true;
       case Buffer::kLine:
         region = limits.line_bytes;
@@ -260,6 +285,7 @@ class PlanImage {
   int32_t flags_ = 0;
   int32_t max_views_ = 0;
   int64_t bounded_count_ = INT64_MAX;
+  bool in_opening_ = false;  // of the records being checked
 };
 
 }  // namespace cocoll::host
