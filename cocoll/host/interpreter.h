@@ -29,8 +29,9 @@ struct Signature {
 
   // Two ranks that agree give the same number; `scalars` are agreed facts too.
   uint64_t digest(int64_t count, const double* scalars, int32_t scalar_count) const {
-    uint64_t state = mix(uint64_t{kind} | uint64_t{op} << 8 | uint64_t{dtype} << 16 |
-                         uint64_t{options} << 24 | static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32);
+    uint64_t state =
+        mix(uint64_t{kind} | uint64_t{op} << 8 | uint64_t{dtype} << 16 | uint64_t{options} << 24 |
+            static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32);
     state = mix(state ^ static_cast<uint64_t>(count));
     state = mix(state ^ epilogue);
     for (int32_t index = 0; index < scalar_count; ++index) {
@@ -52,7 +53,8 @@ struct Signature {
   }
 };
 
-// What serves every call of one kind: the variants of the plan and the kernel of their reduce steps.
+// What serves every call of one kind: the variants of the plan and the kernel of their reduce
+// steps.
 struct Program {
   PlanImage mapped;  // peers touch the caller's arrays
   PlanImage staged;  // they do not
@@ -100,18 +102,21 @@ class Execution {
     if (endpoint_.abort_word() != 0) return Status::kAborted;
     Program& program = *call_->program;
     const bool mine_is_mapped = program.has_mapped && local_is_mapped(program.mapped);
-    if (!mine_is_mapped && !program.has_staged) return Status::kNotPrepared;
+    if (!program.has_mapped && !program.has_staged) return Status::kNotPrepared;
     digest_ = call_->signature.digest(call_->count, call_->scalars, call_->scalar_count);
     sequence_ = endpoint_.sequence++;
     parity_ = static_cast<int32_t>(sequence_ & 1);
     stalled_since_ = 0;
+    saw_abort_ = false;
     record();
     if (program.prepare != nullptr)
       program.prepare(call_->scalars, derived_);
     else
       std::copy_n(call_->scalars, call_->scalar_count, derived_);
-    image_ = mine_is_mapped ? &program.mapped : &program.staged;
-    opened_ = !mine_is_mapped;
+    // A rank whose arrays no variant serves arrives all the same: its line says so, and all ranks
+    // refuse alike.
+    opened_ = !mine_is_mapped && program.has_staged;
+    image_ = opened_ ? &program.staged : &program.mapped;
     if (opened_) open();
     arrive();
     phase_ = Phase::kArriving;
@@ -127,6 +132,7 @@ class Execution {
       const Status agreed = agree();
       if (agreed != Status::kDone) return finish(agreed);
       phase_ = Phase::kLanes;
+      progressed();
     }
     const Status status = run_lanes();
     if (status == Status::kDone && image_ == &call_->program->staged &&
@@ -272,6 +278,8 @@ class Execution {
   // --- Steps. ---
 
   void open() {
+    // A vector that does not fit is refused by agree(), when no peer waits for this rank any more.
+    if (call_->count > image_->bounded_count()) return;
     block_elements_ = image_->block_elements(call_->count, endpoint_.world_size);
     reserve_views();
     LaneState lane = start(image_->opening());
@@ -454,8 +462,7 @@ class Execution {
         if (lane.finished) --lanes_left_;
       }
       if (moved) {
-        waiter_.progressed();
-        stalled_since_ = 0;
+        progressed();
         continue;
       }
       if (lanes_left_ == 0) break;
@@ -466,6 +473,13 @@ class Execution {
   }
 
   // --- Waiting and failure. ---
+
+  // The limits of waiting count from here.
+  void progressed() {
+    waiter_.progressed();
+    stalled_since_ = 0;
+    saw_abort_ = false;
+  }
 
   Status wait() {
     switch (waiter_.pause()) {
@@ -494,18 +508,23 @@ class Execution {
   }
 
   Status look_for_failure() {
-    if (endpoint_.abort_word() != 0) return Status::kAborted;
+    // What a peer published before it gave up may still complete this operation, so only a second
+    // look without progress in between ends it.
+    if (endpoint_.abort_word() != 0) {
+      if (saw_abort_) return Status::kAborted;
+      saw_abort_ = true;
+    }
     const int64_t now = monotonic_nanoseconds();
     if (stalled_since_ == 0) stalled_since_ = now;
     Control* own = endpoint_.own();
     own->waiting_sequence.store(sequence_, std::memory_order_relaxed);
     Status status = Status::kDone;
-    bool named = false;
+    int32_t first = -1;
     for_each_awaited([&](int32_t peer, int32_t flag) {
-      if (!named) {
+      if (first < 0) {
         own->waiting_flag.store(flag, std::memory_order_relaxed);
         own->waiting_rank.store(peer, std::memory_order_relaxed);
-        named = true;
+        first = peer;
       }
       if (status == Status::kDone && endpoint_.lost(peer)) {
         endpoint_.culprit = peer;
@@ -514,7 +533,7 @@ class Execution {
     });
     if (status != Status::kDone) return status;
     if (now - stalled_since_ < endpoint_.timeout_nanoseconds) return Status::kDone;
-    for_each_awaited([&](int32_t peer, int32_t) { endpoint_.culprit = peer; });
+    endpoint_.culprit = first;
     return Status::kTimeout;
   }
 
@@ -525,7 +544,8 @@ class Execution {
     if (status == Status::kPeerLost) endpoint_.abort(AbortReason::kPeerLost, endpoint_.culprit);
     phase_ = Phase::kIdle;
     waiter_.progressed();
-    endpoint_.own()->waiting_rank.store(-1, std::memory_order_relaxed);
+    // A failed operation leaves what it waited for on record.
+    if (status == Status::kDone) endpoint_.own()->waiting_rank.store(-1, std::memory_order_relaxed);
     const FlightState state = status == Status::kDone ? FlightState::kDone : FlightState::kFailed;
     endpoint_.own()->flight[sequence_ % kFlightRecords].state.store(static_cast<uint8_t>(state),
                                                                     std::memory_order_release);
@@ -542,6 +562,7 @@ class Execution {
   int32_t parity_ = 0;
   int32_t next_peer_ = 0;
   bool opened_ = false;
+  bool saw_abort_ = false;
   bool streams_ = false;
   uint32_t reduce_flags_ = 0;
   int64_t block_elements_ = 0;
