@@ -10,9 +10,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-__all__ = ["READ", "READ_WRITE", "WRITE", "Stream", "build", "load"]
+__all__ = ["Stream", "build", "load"]
 
-READ, READ_WRITE, WRITE = 0, 1, 2
 
 _SOURCE = Path(__file__).with_name("loops.c")
 _OPTIONS = ("-O3", "-march=native", "-fPIC", "-shared")

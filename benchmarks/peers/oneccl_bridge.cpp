@@ -15,6 +15,8 @@ std::string error_text;  // one thread a process calls this library
 
 std::unique_ptr<ccl::communicator> communicator;
 
+std::shared_ptr<ccl::kvs> store;  // rank 0's is the one that serves the others
+
 template <typename Body>
 int guarded(Body body) {
   try {
@@ -41,21 +43,20 @@ size_t oneccl_bridge_address_bytes() { return sizeof(ccl::kvs::address_type); }
 // Initialises oneCCL; on rank 0 also fills `address` (oneccl_bridge_address_bytes() long), which the
 // caller hands to all ranks before oneccl_bridge_connect().
 int oneccl_bridge_open(int rank, void* address) {
-  static std::shared_ptr<ccl::kvs> main_store;
   return guarded([&] {
     ccl::init();
     if (rank == 0) {
-      main_store = ccl::create_main_kvs();
-      *static_cast<ccl::kvs::address_type*>(address) = main_store->get_address();
+      store = ccl::create_main_kvs();
+      *static_cast<ccl::kvs::address_type*>(address) = store->get_address();
     }
   });
 }
 
 int oneccl_bridge_connect(int rank, int world_size, const void* address) {
   return guarded([&] {
-    static std::shared_ptr<ccl::kvs> store;
-    // Keyed on the address inside oneCCL: rank 0 gets its own main store back.
-    store = ccl::create_kvs(*static_cast<const ccl::kvs::address_type*>(address));
+    if (rank != 0) {
+      store = ccl::create_kvs(*static_cast<const ccl::kvs::address_type*>(address));
+    }
     communicator = std::make_unique<ccl::communicator>(
         ccl::create_communicator(world_size, rank, store));
   });

@@ -1,0 +1,10 @@
+"""The suites, by name."""
+
+from benchmarks.common.suite import Suite
+from benchmarks.suites import allreduce, call_overhead, fused
+
+__all__ = ["SUITES"]
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite for suite in (fused.SUITE, allreduce.SUITE, call_overhead.SUITE)
+}

@@ -1,0 +1,348 @@
+"""The driver: starts one job per implementation, keeps all alive, hands out turns in rounds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.common.cases import Entry, Group
+from benchmarks.common.jobs import Job
+from benchmarks.common.samples import (
+    MIXED,
+    NEAR_BELOW_NANOSECONDS,
+    Sample,
+    Summary,
+    label_state,
+    summarize,
+)
+from benchmarks.common.streams import LimitSpec
+from benchmarks.common.suite import External
+from benchmarks.common.turns import TurnError
+
+__all__ = ["Best", "GroupResult", "Settings", "Track", "measure_group"]
+
+_LOOP_SECONDS = 0.02  # what a back-to-back loop should last
+_MAX_LOOP_CALLS = 20_000
+_CALIBRATION_CALLS = 4
+_SLOW_CALL_SECONDS = 0.5  # no warming up: caches hold nothing of a call this long ago
+_TRIAL_ROUNDS = 3  # before a form or an implementation may be left out
+_HOPELESS_FACTOR = 2.0
+_UNCHECKED = ("limit", "torch_adam")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How long to measure.
+
+    Attributes
+    ----------
+    rounds : int
+        Samples of every form.
+    budget_seconds : float
+        What one peer may take of a group's time; one that has used it up after three rounds sits
+        the rest out, and its ``rounds`` say so.
+    near_below_nanoseconds : float
+        The limit between the states.
+    """
+
+    rounds: int = 15
+    budget_seconds: float = 8.0
+    near_below_nanoseconds: float = NEAR_BELOW_NANOSECONDS
+
+
+@dataclass(slots=True)
+class Track:
+    """One form of one job, through all rounds."""
+
+    job: str
+    entry: Entry
+    samples: list[Sample] = field(default_factory=list)
+    wrong: str | None = None
+    calls: int = 1
+    repeat: int = 1
+    warm: int = 1
+
+    @property
+    def fastest_seconds(self) -> float:
+        """The best sample so far."""
+        return min((sample.seconds for sample in self.samples), default=float("inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The faster form of an implementation, in one row and state."""
+
+    implementation: str
+    form: str
+    job: str
+    summary: Summary
+
+
+@dataclass(slots=True)
+class GroupResult:
+    """Everything measured for one group.
+
+    Attributes
+    ----------
+    tracks : list of Track
+        All forms of all jobs.
+    failures : dict of str to str
+        By implementation, why a job of it broke off.
+    """
+
+    group: Group
+    tracks: list[Track] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def results_equal(self, implementation: str, row: str | None = None) -> bool:
+        """Say whether it ran, and every form of it (in `row`, if given) gave right results."""
+        tracks = self._tracks(implementation, row)
+        return (
+            implementation not in self.failures
+            and bool(tracks)
+            and all(track.wrong is None for track in tracks)
+        )
+
+    def best(self, implementation: str, row: str, state: str) -> Best | None:
+        """Give the form with the lowest median in `state`, or None if there is no sample."""
+        found: list[Best] = []
+        most_rounds = 0
+        for track in self._tracks(implementation, row):
+            summary = summarize(track.samples, state)
+            if summary is not None:
+                found.append(Best(implementation, track.entry.form, track.job, summary))
+                most_rounds = max(most_rounds, summary.rounds)
+        # A form that was left out early, or was lucky once, does not stand for the implementation.
+        found = [best for best in found if 2 * best.summary.rounds >= most_rounds]
+        return min(found, key=lambda best: best.summary.median_seconds, default=None)
+
+    def _tracks(self, implementation: str, row: str | None) -> list[Track]:
+        return [
+            track
+            for track in self.tracks
+            if track.entry.implementation == implementation and row in (None, track.entry.row)
+        ]
+
+
+Report = Callable[[str], None]
+
+
+def measure_group(
+    group: Group,
+    jobs: Sequence[Job],
+    limits: Sequence[LimitSpec],
+    externals: Sequence[External],
+    settings: Settings,
+    report: Report,
+) -> GroupResult:
+    """Prepare, check and time one group on all `jobs`, in interleaved rounds.
+
+    Parameters
+    ----------
+    group : Group
+        What to measure.
+    jobs : sequence of Job
+        Running. A job that fails is stopped, and the rest go on without it.
+    limits : sequence of LimitSpec
+        Bare loops; run by the first job that can (put cocoll's first).
+    externals : sequence of External
+        Programs that time themselves.
+    settings : Settings
+        Rounds and budget.
+    report : callable
+        Takes one line about where the work stands.
+
+    Returns
+    -------
+    GroupResult
+        Samples, wrong results, failures.
+    """
+    return _Measurement(group, list(jobs), limits, externals, settings, report).run()
+
+
+class _Measurement:
+    def __init__(
+        self,
+        group: Group,
+        jobs: list[Job],
+        limits: Sequence[LimitSpec],
+        externals: Sequence[External],
+        settings: Settings,
+        report: Report,
+    ) -> None:
+        self._group = group
+        self._jobs = jobs
+        self._limits = limits
+        self._externals = [
+            (external, Track(external.implementation, Entry("", external.implementation, external.row)))
+            for external in externals
+        ]
+        self._settings = settings
+        self._report = report
+        self._result = GroupResult(group, [track for _, track in self._externals])
+        self._by_job: dict[str, list[Track]] = {}
+        self._spent_seconds: dict[str, float] = defaultdict(float)
+        self._last_state = MIXED
+
+    def run(self) -> GroupResult:
+        limits = self._limits
+        for job in list(self._jobs):
+            if self._prepare(job, limits):
+                limits = ()
+        for job in list(self._jobs):
+            self._check(job)
+        for round_index in range(self._settings.rounds):
+            self._report(f"round {round_index + 1} of {self._settings.rounds}")
+            # Another neighbour every round: what a job leaves in the caches is no one's fate.
+            start = round_index % max(1, len(self._jobs))
+            for job in self._jobs[start:] + self._jobs[:start]:
+                self._turns(job, round_index)
+            for external, track in self._externals:
+                self._run_external(external, track)
+            if round_index + 1 == _TRIAL_ROUNDS:
+                self._leave_out_hopeless()
+        for job in list(self._jobs):
+            self._guarded(job, lambda job=job: self._release(job))
+        return self._result
+
+    def _prepare(self, job: Job, limits: Sequence[LimitSpec]) -> bool:
+        self._report(f"prepare {job.spec.name}")
+        command = {
+            "do": "prepare",
+            "group": self._group.to_json(),
+            "limits": [spec.to_json() for spec in limits],
+        }
+
+        def prepare() -> None:
+            entries = job.turn(command)[0]["entries"]
+            tracks = [Track(job.spec.name, Entry(*entry)) for entry in entries]
+            self._by_job[job.spec.name] = tracks
+            self._result.tracks += tracks
+
+        return self._guarded(job, prepare)
+
+    def _check(self, job: Job) -> None:
+        self._report(f"check {job.spec.name}")
+
+        def check() -> None:
+            for track in self._by_job[job.spec.name]:
+                if track.entry.implementation in _UNCHECKED:
+                    continue
+                replies = job.turn({"do": "check", "form": track.entry.form})
+                wrong = [r["wrong"] for r in replies if r["wrong"] is not None]
+                if not wrong and len({reply["digest"] for reply in replies}) > 1:
+                    wrong = ["the ranks hold different bits"]
+                if wrong:
+                    track.wrong = wrong[0]
+                    self._report(f"{job.spec.name} {track.entry.form}: wrong result: {wrong[0]}")
+
+        self._guarded(job, check)
+
+    def _turns(self, job: Job, round_index: int) -> None:
+        implementation = job.spec.implementation
+        if (
+            implementation != "cocoll"
+            and round_index >= _TRIAL_ROUNDS
+            and self._spent_seconds[implementation] > self._settings.budget_seconds
+        ):
+            return
+
+        def take() -> None:
+            for track in self._by_job[job.spec.name]:
+                if track.wrong is None and track.repeat:
+                    self._take_sample(job, track)
+
+        start = time.monotonic()
+        self._guarded(job, take)
+        self._spent_seconds[implementation] += time.monotonic() - start
+
+    def _take_sample(self, job: Job, track: Track) -> None:
+        group = self._group
+        if not track.samples:
+            track.calls = group.calls_per_sample or self._calibrate(job, track)
+        command = {
+            "do": "sample",
+            "form": track.entry.form,
+            "calls": track.calls,
+            "warm": track.warm,
+            "repeat": track.repeat,
+        }
+        replies = job.turn(command)
+        seconds = [max(of_ranks) for of_ranks in zip(*(r["seconds"] for r in replies), strict=True)]
+        rewrites = [
+            max(of_ranks) for of_ranks in zip(*(r["rewrite_seconds"] for r in replies), strict=True)
+        ]
+        state = label_state(
+            statistics.median(replies[0]["probe"]),
+            group.ranks,
+            self._settings.near_below_nanoseconds,
+        )
+        self._last_state = state
+        median_seconds = statistics.median(seconds)
+        track.samples.append(
+            Sample(median_seconds, statistics.median(rewrites) if rewrites else None, state)
+        )
+        track.warm = 0 if median_seconds > _SLOW_CALL_SECONDS else 1
+        track.repeat = 1 if median_seconds > 2e-3 else 5
+
+    def _calibrate(self, job: Job, track: Track) -> int:
+        command = {"do": "sample", "form": track.entry.form, "calls": _CALIBRATION_CALLS}
+        replies = job.turn(command)
+        call_seconds = max(reply["seconds"][0] for reply in replies)
+        return max(2, min(_MAX_LOOP_CALLS, int(_LOOP_SECONDS / call_seconds)))
+
+    def _run_external(self, external: External, track: Track) -> None:
+        if track.entry.implementation in self._result.failures:
+            return
+        try:
+            done = subprocess.run(
+                external.command, capture_output=True, text=True, timeout=60, check=True
+            )
+            answer = json.loads(done.stdout)
+            seconds = float(answer["seconds_per_call"])
+        except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
+            self._fail(track.entry.implementation, f"{external.command[0]}: {error}")
+            return
+        one_way = answer.get("one_way_nanoseconds")
+        state = self._last_state
+        if one_way is not None:
+            state = label_state(
+                float(one_way), self._group.ranks, self._settings.near_below_nanoseconds
+            )
+        track.samples.append(Sample(seconds, None, state))
+
+    def _leave_out_hopeless(self) -> None:
+        """Stop timing forms whose best is far from what another form of the same row reaches."""
+        best: dict[tuple[str, str], float] = {}
+        for track in self._result.tracks:
+            key = (track.entry.implementation, track.entry.row)
+            summary = summarize(track.samples)
+            if summary is not None:
+                best[key] = min(best.get(key, float("inf")), summary.median_seconds)
+        for track in self._result.tracks:
+            key = (track.entry.implementation, track.entry.row)
+            if key in best and track.fastest_seconds > _HOPELESS_FACTOR * best[key]:
+                track.repeat = 0
+
+    def _release(self, job: Job) -> None:
+        job.turn({"do": "release"})
+        job.clear_pool()
+
+    def _guarded(self, job: Job, action: Callable[[], None]) -> bool:
+        try:
+            action()
+        except TurnError as error:
+            self._fail(job.spec.implementation, str(error))
+            self._jobs.remove(job)
+            job.stop()
+            return False
+        return True
+
+    def _fail(self, implementation: str, reason: str) -> None:
+        self._result.failures[implementation] = reason
+        self._report(f"{implementation} broke off: {reason}")

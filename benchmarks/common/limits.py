@@ -1,0 +1,81 @@
+"""The bare loops that a measured time is compared with: the same memory traffic, nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+from benchmarks.common import native
+from benchmarks.common.memory import SharedMemory
+from benchmarks.common.streams import FORMS, LimitSpec
+
+__all__ = ["LimitLoop"]
+
+_TILE_ELEMENTS = 512  # as executors tile their loops: one tile of every stream fits the L1 cache
+
+# Equal offsets of all arrays would fall into the same sets of the L1 cache.
+_STAGGER_BYTES = 2048 + 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    start_bytes: int
+    itemsize_bytes: int
+
+
+class LimitLoop:
+    """One limit on one rank: its shard of every array of a :class:`LimitSpec`.
+
+    Parameters
+    ----------
+    spec : LimitSpec
+        Arrays and streams.
+    elements : int
+        Length of every array.
+    rank, world_size : int
+        Of the job that runs the loop, on the cores it is pinned to.
+    path : str
+        The job's pool of shared memory.
+    """
+
+    def __init__(
+        self, spec: LimitSpec, elements: int, rank: int, world_size: int, path: str
+    ) -> None:
+        self.spec = spec
+        placed: list[_Placed] = []
+        end_bytes = 0
+        for index, itemsize_bytes in enumerate(spec.itemsizes_bytes):
+            start_bytes = end_bytes + index * _STAGGER_BYTES
+            placed.append(_Placed(start_bytes, itemsize_bytes))
+            end_bytes = -(-(start_bytes + elements * itemsize_bytes) // 4096) * 4096
+        self._memory = SharedMemory(path, end_bytes)
+        self._library = native.load()
+        self._library.bench_use_huge_pages(self._memory.address, end_bytes, 1)
+        shard_elements = elements // world_size
+        first = rank * shard_elements
+        self._streams = (native.Stream * len(spec.streams))()
+        for position, stream in enumerate(spec.streams):
+            where = placed[stream.array]
+            self._streams[position] = native.Stream(
+                self._memory.address + where.start_bytes + first * where.itemsize_bytes,
+                _TILE_ELEMENTS * where.itemsize_bytes,
+                stream.mode,
+            )
+        self._tile_count = shard_elements // _TILE_ELEMENTS
+        own = placed[rank]
+        self._own_address = self._memory.address + own.start_bytes
+        self._own_bytes = elements * own.itemsize_bytes
+
+    def rewrite(self, word: int) -> float:
+        """Rewrite this rank's input, as its producer would; gives the seconds."""
+        return float(self._library.bench_rewrite(self._own_address, self._own_bytes, word))
+
+    def measure(self, form: str) -> float:
+        """Run the loop once, with cached or with streaming stores; gives the seconds."""
+        if form not in FORMS:
+            raise ValueError(f"wanted one of {FORMS}, got {form!r}")
+        return float(
+            self._library.bench_limit(
+                self._streams, len(self._streams), self._tile_count, int(form == "streaming")
+            )
+        )

@@ -1,0 +1,110 @@
+"""A picture of a run: time against size, one panel for each rank count and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.records import Record
+from benchmarks.common.samples import FAR
+
+__all__ = ["PlotError", "draw", "load_pyplot", "series"]
+
+
+class PlotError(Exception):
+    """The picture cannot be drawn here; the message says what to install."""
+
+
+def load_pyplot() -> Any:
+    """Import matplotlib's pyplot, drawing to files only.
+
+    Raises
+    ------
+    PlotError
+        matplotlib is not installed.
+    """
+    try:
+        import matplotlib as mpl
+
+        mpl.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise PlotError(
+            f"--plot needs matplotlib ({error}): pip install 'cocoll[plot]'"
+        ) from error
+    return pyplot
+
+
+def series(
+    records: Sequence[Record],
+) -> dict[tuple[int, str, str], dict[str, list[tuple[int, float]]]]:
+    """Sort records into panels and curves.
+
+    Returns
+    -------
+    dict
+        (ranks, memory, kind of case) to implementation to points (bytes, median seconds), by size.
+        Far samples are left out: a panel shows one state of the machine.
+    """
+    panels: dict[tuple[int, str, str], dict[str, list[tuple[int, float]]]] = {}
+    for record in records:
+        if record.median_seconds is None or record.state == FAR:
+            continue
+        kind = record.case.split("/", 1)[1] if "/" in record.case else record.case
+        curves = panels.setdefault((record.ranks, record.memory, kind), {})
+        curves.setdefault(record.implementation, []).append((record.bytes, record.median_seconds))
+    for curves in panels.values():
+        for points in curves.values():
+            points.sort()
+    return panels
+
+
+def draw(records: Sequence[Record], path: Path) -> None:
+    """Draw all panels into one file, logarithmic both ways.
+
+    Raises
+    ------
+    PlotError
+        matplotlib is not installed, or there is nothing to draw.
+    """
+    pyplot = load_pyplot()
+    panels = series(records)
+    if not panels:
+        raise PlotError("nothing was measured that could be drawn")
+    ranks = sorted({key[0] for key in panels})
+    kinds = sorted({key[1:] for key in panels})
+    figure, axes = pyplot.subplots(
+        len(ranks),
+        len(kinds),
+        squeeze=False,
+        figsize=(5 * len(kinds), 4 * len(ranks)),
+        layout="constrained",
+    )
+    names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
+    for row, rank_count in enumerate(ranks):
+        for column, (memory, kind) in enumerate(kinds):
+            axis = axes[row][column]
+            curves = panels.get((rank_count, memory, kind), {})
+            for name, points in curves.items():
+                axis.plot(
+                    [size_bytes for size_bytes, _ in points],
+                    [seconds for _, seconds in points],
+                    marker="o",
+                    markersize=3,
+                    linewidth=2.5 if name == "cocoll" else 1,
+                    color="black" if name == "cocoll" else f"C{names.index(name) % 10}",
+                    label=name,
+                )
+            axis.set(
+                xscale="log",
+                yscale="log",
+                xlabel="bytes of one rank's input",
+                ylabel="seconds, median",
+                title=f"{rank_count} ranks, {memory}, {kind}",
+            )
+            axis.grid(visible=True, alpha=0.3)
+            if curves:
+                axis.legend(fontsize="x-small")
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,62 @@
+"""What a suite says of itself: which groups, peers, limits and cases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.common.cases import Group, View
+from benchmarks.common.streams import LimitSpec
+
+__all__ = ["External", "Suite"]
+
+
+@dataclass(frozen=True, slots=True)
+class External:
+    """A program that is run once a turn and times itself.
+
+    It prints one JSON object: ``seconds_per_call``, and ``one_way_nanoseconds`` if it knows (a
+    ping-pong between its ranks, for the state).
+    """
+
+    implementation: str
+    row: str
+    command: tuple[str, ...]
+
+
+def _no_externals(group: Group) -> list[External]:
+    del group
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """One suite.
+
+    Attributes
+    ----------
+    name : str
+        As on the command line.
+    peers : tuple of str
+        Implementations that must run.
+    default_ranks : tuple of int
+        World sizes.
+    groups : callable
+        ``(ranks, sizes_bytes or None, dtypes or None) -> list of Group``; None means the default
+        cases. Raises ValueError for a size or dtype that the suite cannot serve.
+    limits, views : callable
+        For a group, its bare loops and its cases.
+    uses_adam : bool
+        Whether jobs run torch's optimizer.
+    externals : callable
+        For a group, programs that time themselves.
+    """
+
+    name: str
+    peers: tuple[str, ...]
+    default_ranks: tuple[int, ...]
+    groups: Callable[[int, Sequence[int] | None, Sequence[str] | None], list[Group]]
+    limits: Callable[[Group], list[LimitSpec]]
+    views: Callable[[Group], list[View]]
+    uses_adam: bool = False
+    externals: Callable[[Group], list[External]] = _no_externals
