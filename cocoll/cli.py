@@ -3,6 +3,7 @@
 ``cocoll info`` shows versions, what the machine allows and the settings in force.
 ``mpirun -n N cocoll bench allreduce`` checks and measures the installed package, with nothing to
 compare it with; bandwidths are defined as in nccl-tests.
+``cocoll dump PID`` shows what the ranks of a running job are doing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 import cocoll
-from cocoll import epilogues, kernels
+from cocoll import epilogues, flight, kernels
 from cocoll.config import Settings
 from cocoll.errors import CocollError, UsageError
 from cocoll.kernels.isa import cpu_levels, isa_levels, select_levels
@@ -126,6 +127,11 @@ def _parser() -> argparse.ArgumentParser:
         help="arrays made by the communicator, or plain NumPy ones",
     )
     bench.set_defaults(run=_run_bench)
+
+    dump = commands.add_parser("dump", help="show what the ranks of a running job are doing")
+    dump.add_argument("pid", type=int, help="any of its processes on this host")
+    dump.add_argument("--operations", type=int, default=8, help="how many of each rank's last")
+    dump.set_defaults(run=_run_dump)
     return parser
 
 
@@ -197,6 +203,11 @@ def _cache_usage(directory: Path) -> str:
         with contextlib.suppress(FileNotFoundError):
             size_bytes += path.stat().st_size
     return f"{directory} ({len(files)} files, {size_bytes / 2**20:.1f} MiB)"
+
+
+def _run_dump(options: argparse.Namespace) -> int:
+    print(flight.dump(options.pid, operations=options.operations))
+    return 0
 
 
 # ---- cocoll bench ----

@@ -16,11 +16,11 @@ LAYERS = (
     ("dtypes", "config", "machine"),
     ("plan", "topology", "epilogues", "kernels"),
     ("algorithms", "resharding", "programs", "_core", "cuda", "host"),
-    ("array", "stream", "bootstrap", "symmetric", "failure"),
+    ("array", "stream", "bootstrap", "symmetric", "failure", "flight"),
     ("communicator",),
     ("collectives", "torch", "jax"),
-    ("tune", "testing", "cli"),
     ("",),
+    ("tune", "testing", "cli"),
 )
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 

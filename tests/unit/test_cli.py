@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import numpy as np
@@ -101,3 +102,15 @@ def test_a_wrong_result_fails(
     words = ["bench", "allreduce", "--sizes", "64", "--iterations", "1"]
     assert cli.main(words) == cli.EXIT_FAILED
     assert "WRONG" in capsys.readouterr().out
+
+
+def test_dump_shows_the_ranks_of_this_process(capsys: pytest.CaptureFixture[str]) -> None:
+    with cocoll.init() as comm:
+        comm.barrier()
+        assert cli.main(["dump", str(os.getpid())]) == 0
+    assert f"rank 0 of 1 (pid {os.getpid()})" in capsys.readouterr().out
+
+
+def test_dump_refuses_a_process_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["dump", str(2**22 + 1)]) == cli.EXIT_USAGE
+    assert str(2**22 + 1) in capsys.readouterr().err
