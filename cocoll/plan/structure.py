@@ -178,6 +178,8 @@ def _check_step(plan: Plan, loop: Loop, step: Step) -> None:
             raise UsageError(f"{where}: there is no lane {after.lane}")
         if after.lag is not None and after.lag < 0:
             raise UsageError(f"{where}: wanted lag >= 0, got {after.lag}")
+    if isinstance(step, Reduce):
+        _check_reduce(where, step)
     for view in (*reads_of(step), *writes_of(step)):
         _check_view(where, plan, view)
         if view.slots and loop.span is Span.ONCE:
@@ -187,8 +189,6 @@ def _check_step(plan: Plan, loop: Loop, step: Step) -> None:
             f"{where}: a copy keeps the element size, got {step.source.itemsize_bytes} and "
             f"{step.destination.itemsize_bytes} bytes"
         )
-    if isinstance(step, Reduce):
-        _check_reduce(where, step)
 
 
 def _check_reduce(where: str, step: Reduce) -> None:
