@@ -14,8 +14,9 @@ from cocoll._core import (
     reduce_scatter_fused,
 )
 from cocoll.collectives import SlowPath
-from cocoll.communicator import Communicator, Tuning, init
+from cocoll.communicator import Communicator, init
 from cocoll.stream import Stream
+from cocoll.tuning import Tuning
 
 _core.set_slow_path(SlowPath)
 

@@ -93,7 +93,15 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         uint8_t options
         uint8_t algorithm
 
+    uint64_t kControlMagic
+    uint32_t kControlVersion
+
     cdef cppclass Control:
+        uint64_t magic
+        uint32_t version
+        int32_t rank
+        int32_t world_size
+        int32_t pid
         FlightRecord flight[256]
         @staticmethod
         size_t bytes(int32_t world_size)
@@ -200,6 +208,11 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         uint64_t sequence() const
         int32_t culprit() const
 
+    int flight_state(const FlightRecord* record)
+    int32_t waiting_rank(const Control* control)
+    int32_t waiting_flag(const Control* control)
+    uint64_t waiting_sequence(const Control* control)
+    cbool has_left(const Control* control)
     void skip_turn(Session* session, uint64_t ticket)
     uint64_t fork_generation()
 

@@ -14,7 +14,7 @@ from typing import Any
 from cocoll.dtypes import DType
 from cocoll.errors import BufferMismatchError, DTypeError, UnsupportedError, UsageError
 
-__all__ = ["ArrayDescription", "describe_array", "make_output"]
+__all__ = ["ArrayDescription", "describe_array", "make_output", "numpy_dtype"]
 
 _MAX_DIMS = 8
 _DLPACK_CPU_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost (pinned)
@@ -236,3 +236,27 @@ def make_output(value: Any, shape: tuple[int, ...], dtype: DType) -> Any:
         own = getattr(value, "dtype", None)
         return np.empty(shape, own if str(own) == "bfloat16" else np.uint16)
     return np.empty(shape, dtype.label)
+
+
+def numpy_dtype(dtype: DType) -> Any:
+    """Give NumPy's dtype for an element type.
+
+    Parameters
+    ----------
+    dtype : DType
+        The element type.
+
+    Returns
+    -------
+    numpy.dtype
+        For bfloat16 the one of ml_dtypes where that is installed, else uint16.
+    """
+    import numpy as np
+
+    if dtype is not DType.BFLOAT16:
+        return np.dtype(dtype.label)
+    try:
+        import ml_dtypes
+    except ImportError:
+        return np.dtype(np.uint16)
+    return np.dtype(ml_dtypes.bfloat16)

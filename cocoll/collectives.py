@@ -17,7 +17,7 @@ from cocoll.array import describe_array, make_output
 from cocoll.dtypes import DType
 from cocoll.epilogues import Epilogue, Traced
 from cocoll.errors import CompilerNotFoundError, CocollError, KernelError, UsageError
-from cocoll.failure import OP_LABELS, Kind, Option, make_failure
+from cocoll.failure import OP_LABELS, Kind, Option, Purpose, make_failure
 from cocoll.kernels.build import Kernel, KernelSpec
 from cocoll.stream import resolve_stream
 
@@ -29,7 +29,6 @@ __all__ = ["Facts", "SlowPath"]
 
 _ALGORITHMS = ("inline", "one_shot", "two_shot", "flat", "barrier")
 _INLINE, _ONE_SHOT = 0, 1
-_PURPOSE_PREPARE = 3
 # What a rank reduces in one step where nothing is staged: long enough to cost nothing, short enough
 # that a lost peer and Ctrl-C are noticed inside a huge vector.
 _MAPPED_CHUNK_ELEMENTS = 1 << 20
@@ -268,7 +267,7 @@ def _load_on_all_ranks(comm: Communicator, spec: KernelSpec) -> Kernel:
     except CocollError as error:
         problem = error
     report = b"" if problem is None else f"{type(problem).__name__}: {problem}".encode()
-    reports = _core.exchange(comm, _PURPOSE_PREPARE, report, inside=True)
+    reports = _core.exchange(comm, Purpose.PREPARE, report, inside=True)
     if problem is not None:
         raise problem
     for rank, text in enumerate(reports):

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import hashlib
 import json
 import math
-import mmap
 import os
 import resource
 import secrets
@@ -23,49 +21,19 @@ from cocoll.array import describe_array
 from cocoll.bootstrap import Bootstrap, DerivedBootstrap, choose_bootstrap
 from cocoll.config import Settings
 from cocoll.dtypes import DType
-from cocoll.errors import ClosedError, CollectiveMismatchError, UnsupportedError, UsageError
-from cocoll.failure import OP_LABELS, AbortReason
+from cocoll.errors import UnsupportedError, UsageError
+from cocoll.failure import OP_LABELS, AbortReason, Purpose
 from cocoll.kernels.build import KernelLoader, KernelSpec
 from cocoll.topology.host import available_cpus, last_level_cache_bytes, memory_bytes
+from cocoll.tuning import Tuning
 from cocoll.plan import Aliasing, Plan, Relation, verify
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
-from cocoll.symmetric import SymmetricHeap
+from cocoll.symmetric import SymmetricMemory
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Communicator", "Tuning", "init"]
-
-_PURPOSE_EMPTY = 1
-_PURPOSE_DERIVE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Tuning:
-    """Where one algorithm gives way to the next; rank 0's values hold for all ranks.
-
-    Attributes
-    ----------
-    inline_bytes : int
-        Up to this size the data travels in the arrival line. At most 64.
-    one_shot_bytes : int
-        Up to this size every rank reduces everything from staging, with one synchronisation.
-    chunk_bytes : int
-        What one iteration of a staged operation moves, over all owners.
-    slots : int
-        Chunks in flight.
-    staging_bytes : int
-        Scratch of each rank for chunked operations.
-    programs : int
-        How many programs a communicator keeps.
-    """
-
-    inline_bytes: int = 64
-    one_shot_bytes: int = 16 << 10
-    chunk_bytes: int = 512 << 10
-    slots: int = 2
-    staging_bytes: int = 4 << 20
-    programs: int = 256
+__all__ = ["Communicator", "init"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +48,6 @@ class PlanFacts:
 
     algorithm: str
     scalars: tuple[str, ...] = ()
-
-
-class _ShardMemory(mmap.mmap):
-    """Private memory of one shard; its end takes the shard off the communicator's list."""
 
 
 class Communicator(_core.CommunicatorBase):
@@ -116,8 +80,6 @@ class Communicator(_core.CommunicatorBase):
         self.settings = Settings.from_environment(os.environ, **settings)
         self._tuning = tuning or Tuning()
         bootstrap = choose_bootstrap(group, os.environ)
-        self._heaps = {False: SymmetricHeap(0), True: SymmetricHeap(0)}
-        self._close_hooks: list[Callable[[], None]] = []
         self._connect(bootstrap, crowded=False)
 
     @classmethod
@@ -125,8 +87,6 @@ class Communicator(_core.CommunicatorBase):
         made = cls.__new__(cls)
         made.settings = parent.settings
         made._tuning = parent._tuning
-        made._heaps = {False: SymmetricHeap(0), True: SymmetricHeap(0)}
-        made._close_hooks = []
         made._connect(bootstrap, crowded=parent._crowded)
         return made
 
@@ -183,7 +143,7 @@ class Communicator(_core.CommunicatorBase):
         if rank != 0:
             self._attach_commons(commons)
         bootstrap.barrier()
-        self._heaps[False] = SymmetricHeap(self._heap_start())
+        self._memory = SymmetricMemory(self._heap_start())
         self._opened()
         # At exit a rank says that it leaves, and with an exception under way that it gives up, so
         # that its peers raise at once and not after their timeout.
@@ -266,58 +226,11 @@ class Communicator(_core.CommunicatorBase):
         OSError
             There is not enough memory on some rank; raised on all.
         """
-        import numpy as np
-
         wanted = (shape,) if isinstance(shape, int) else tuple(int(length) for length in shape)
         kind = DType.parse(str(dtype))
         if any(length < 0 for length in wanted):
             raise UsageError(f"lengths must be at least 0; got shape {wanted}")
-        size_bytes = kind.itemsize_bytes
-        for length in wanted:
-            size_bytes *= length
-        block = self._allocate(size_bytes, [list(wanted), kind.label], replicated)
-        array = np.frombuffer(block, _numpy_dtype(kind), count=size_bytes // kind.itemsize_bytes)
-        array = array.reshape(wanted)
-        if replicated:
-            array.flags.writeable = False
-        return array
-
-    def _allocate(self, size_bytes: int, request: list[Any], replicated: bool) -> _core.Block:
-        heap = self._heaps[replicated]
-        for was_replicated, key in self._take_freed():
-            self._heaps[was_replicated].mark(key)
-        marks = {str(int(kind)): heap.marks for kind, heap in self._heaps.items()}
-        message = json.dumps({"request": [*request, replicated], "marks": marks}).encode()
-        everyone = [json.loads(data) for data in self._exchange(_PURPOSE_EMPTY, message)]
-        requests = {rank: entry["request"] for rank, entry in enumerate(everyone)}
-        if any(entry != requests[0] for entry in requests.values()):
-            listing = {
-                rank: f"empty({tuple(shape)}, {label!r}, replicated={flag})"
-                for rank, (shape, label, flag) in requests.items()
-            }
-            raise CollectiveMismatchError(
-                "the ranks asked for different arrays; none was made: "
-                + "; ".join(f"rank {rank}: {text}" for rank, text in listing.items()),
-                requests=listing,
-            )
-        for kind, each in self._heaps.items():
-            each.reclaim([entry["marks"][str(int(kind))] for entry in everyone])
-        allocation = heap.allocate(size_bytes)
-        # Replicated memory belongs to rank 0; the others only map it.
-        error = 0
-        if not replicated or self.rank == 0:
-            error = self._grow(replicated, heap.top_bytes)
-        errors = [int(data) for data in self._exchange(_PURPOSE_EMPTY, str(error).encode())]
-        block = self._block(
-            replicated, allocation.offset_bytes, size_bytes, (replicated, allocation.key)
-        )
-        for rank, code in enumerate(errors):
-            if code:
-                raise OSError(
-                    code, f"{os.strerror(code)}: rank {rank} has no {size_bytes} bytes of shared "
-                    f"memory left for comm.empty"
-                )
-        return block
+        return self._memory.empty(self, wanted, kind, replicated)
 
     def shard_zeros(self, count: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
         """Make a zeroed array for this rank's shard of a vector. Local; private memory.
@@ -334,28 +247,8 @@ class Communicator(_core.CommunicatorBase):
         numpy.ndarray
             As long as `shard_range` says; may be empty.
         """
-        import numpy as np
-
-        kind = DType.parse(str(dtype))
         start, stop = self.shard_range(count)
-        size_bytes = (stop - start) * kind.itemsize_bytes
-        if size_bytes == 0:
-            return np.zeros(0, _numpy_dtype(kind))
-        # Huge pages where the kernel gives them, and a stagger for the reason of symmetric.py.
-        stagger = len(self.shard_counts) % 32 * 11 * 64 if size_bytes >= 1 << 20 else 0
-        span = size_bytes + stagger
-        if size_bytes >= 2 << 20:
-            span = -(-span // (2 << 20)) * (2 << 20)
-        memory = _ShardMemory(-1, span, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        array = np.frombuffer(
-            memory, _numpy_dtype(kind), count=stop - start, offset=stagger
-        )
-        address = array.__array_interface__["data"][0]
-        self.shard_counts[address] = count
-        weakref.finalize(memory, self.shard_counts.pop, address, None).atexit = False
-        return array
+        return self._memory.shard_zeros(self, count, stop - start, DType.parse(str(dtype)))
 
     # --- Operations that are methods. ---
 
@@ -443,14 +336,6 @@ class Communicator(_core.CommunicatorBase):
         """Wait until every rank has called it. Collective."""
         _core.barrier(comm=self)
 
-    def _exchange(self, purpose: int, data: bytes) -> list[bytes]:
-        self._check_open()
-        return _core.exchange(self, purpose, data)
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise ClosedError(f"the communicator of rank {self.rank} is closed")
-
     # --- Derived communicators. ---
 
     def duplicate(self) -> Communicator:
@@ -476,7 +361,7 @@ class Communicator(_core.CommunicatorBase):
             raise UsageError(f"color must be an int or None; got {color!r} on rank {self.rank}")
         choices = [
             json.loads(data)
-            for data in self._exchange(_PURPOSE_DERIVE, json.dumps([color, key]).encode())
+            for data in _core.exchange(self, Purpose.DERIVE, json.dumps([color, key]).encode())
         ]
         members = sorted(
             (rank for rank, (theirs, _) in enumerate(choices) if theirs == color),
@@ -492,7 +377,7 @@ class Communicator(_core.CommunicatorBase):
 
     def _make_child(self, members: list[int], rank: int) -> Communicator:
         def exchange(data: bytes) -> list[bytes]:
-            return self._exchange(_PURPOSE_DERIVE, data)
+            return _core.exchange(self, Purpose.DERIVE, data)
 
         return Communicator._derive(self, DerivedBootstrap(exchange, members, rank))
 
@@ -568,18 +453,6 @@ def _reservation_bytes(world_size: int) -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     space = (1 << 46) if limit == resource.RLIM_INFINITY else limit // 4
     return max(64 << 20, min(reserved, space // (world_size + 1)))
-
-
-def _numpy_dtype(kind: DType) -> Any:
-    import numpy as np
-
-    if kind is not DType.BFLOAT16:
-        return np.dtype(kind.label)
-    try:
-        import ml_dtypes
-    except ImportError:
-        return np.dtype(np.uint16)
-    return np.dtype(ml_dtypes.bfloat16)
 
 
 def init(group: Any = None, *, tuning: Tuning | None = None, **settings: Any) -> Communicator:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cocoll.dtypes import DType
 from cocoll.errors import (
@@ -14,11 +14,21 @@ from cocoll.errors import (
     InternalError,
     PeerLostError,
 )
+from cocoll.plan.ir import Flag
 
 if TYPE_CHECKING:
     from cocoll._core import CommunicatorBase
 
-__all__ = ["OP_LABELS", "AbortReason", "Kind", "Option", "describe_operation", "make_failure"]
+__all__ = [
+    "OP_LABELS",
+    "AbortReason",
+    "Kind",
+    "Option",
+    "Purpose",
+    "describe_operation",
+    "describe_waits",
+    "make_failure",
+]
 
 
 class Kind(enum.IntEnum):
@@ -53,6 +63,14 @@ class AbortReason(enum.IntEnum):
     REQUESTED = 5
 
 
+class Purpose(enum.IntEnum):
+    """What an exchange of bytes is for; ranks that exchange for different purposes mismatch."""
+
+    EMPTY = 1
+    DERIVE = 2
+    PREPARE = 3
+
+
 class _Status(enum.IntEnum):
     MISMATCH = 2
     TIMEOUT = 3
@@ -69,7 +87,11 @@ _REDUCING = (
     Kind.ALLREDUCE_FUSED,
     Kind.REDUCE_SCATTER_FUSED,
 )
-_PURPOSES = {1: "empty", 2: "duplicate or split", 3: "the preparation of an epilogue"}
+_PURPOSE_LABELS = {
+    Purpose.EMPTY: "comm.empty",
+    Purpose.DERIVE: "comm.duplicate or split",
+    Purpose.PREPARE: "the preparation of an epilogue",
+}
 
 
 def describe_operation(flight: tuple[int, ...] | None) -> str:
@@ -79,7 +101,7 @@ def describe_operation(flight: tuple[int, ...] | None) -> str:
     kind_code, op, dtype, options, root, count, epilogue, _ = flight
     kind = Kind(kind_code)
     if kind is Kind.EXCHANGE:
-        return f"{_PURPOSES.get(root, 'an exchange')} ({count} bytes)"
+        return f"{_PURPOSE_LABELS[Purpose(root)]} ({count} bytes)"
     if kind is Kind.BARRIER:
         return "barrier()"
     parts = [f"count={count}", f"dtype={DType(dtype).label}"]
@@ -91,6 +113,47 @@ def describe_operation(flight: tuple[int, ...] | None) -> str:
         parts.append(f"epilogue={epilogue:016x}")
     parts += [option.name.lower() for option in Option if options & option and option.name]
     return f"{kind.name.lower()}({', '.join(parts)})"
+
+
+def describe_waits(pages: list[dict[str, Any]]) -> str:
+    """Say who waits for whom, one line a rank, from the ranks' control pages.
+
+    Parameters
+    ----------
+    pages : list of dict
+        What `_core.inspect_control` gives.
+
+    Returns
+    -------
+    str
+        For people.
+    """
+    lines = []
+    for page in pages:
+        operations = page["operations"]
+        last = operations[-1] if operations else None
+        if page["left"]:
+            doing = "has left"
+        elif last is None:
+            doing = "has called nothing yet"
+        elif last["state"] in ("running", "failed"):
+            verb = "is in" if last["state"] == "running" else "gave up"
+            doing = f"{verb} {describe_operation(last['flight'])}, operation {last['sequence']}"
+            if page["waiting"] is not None:
+                peer, flag, _ = page["waiting"]
+                point = "to arrive" if flag < 0 else f"to signal ({_flag_label(flag)})"
+                doing += f", waiting for rank {peer} {point}"
+        else:
+            doing = (
+                f"is outside cocoll; its last was {describe_operation(last['flight'])}, operation "
+                f"{last['sequence']}"
+            )
+        lines.append(f"  rank {page['rank']} (pid {page['pid']}) {doing}")
+    return "\n".join(lines)
+
+
+def _flag_label(flag: int) -> str:
+    return Flag(flag).name.lower() if flag in set(Flag) else f"flag {flag}"
 
 
 def make_failure(
@@ -144,9 +207,10 @@ def _transport_failure(
             reason = AbortReason(code)
     closed = "The communicator is closed; the ranks that are left may make a new one"
     if reason is AbortReason.TIMEOUT:
+        waits = describe_waits([comm._inspect(rank) for rank in range(comm.world_size)])
         return CommTimeoutError(
             f"rank {me} gave up {what}: rank {culprit} did not come within "
-            f"{comm.timeout_seconds:g} s. {closed}",
+            f"{comm.timeout_seconds:g} s. {closed}\n{waits}",
             ranks=(culprit,),
         )
     if reason is AbortReason.PEER_LOST:

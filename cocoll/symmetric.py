@@ -8,9 +8,25 @@ return to the free list. So no destructor ever waits, and garbage collection may
 from __future__ import annotations
 
 import bisect
+import contextlib
+import json
+import math
+import mmap
+import os
+import weakref
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Allocation", "SymmetricHeap"]
+from cocoll import _core
+from cocoll.array import numpy_dtype
+from cocoll.dtypes import DType
+from cocoll.errors import CollectiveMismatchError
+from cocoll.failure import Purpose
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Allocation", "SymmetricHeap", "SymmetricMemory"]
 
 _CACHE_LINE_BYTES = 64
 _HUGE_PAGE_BYTES = 2 << 20
@@ -121,3 +137,114 @@ class SymmetricHeap:
             allocation = self._live.pop(key)
             self._marks.discard(key)
             self._give(allocation.span_start_bytes, allocation.span_stop_bytes)
+
+
+class _ShardMemory(mmap.mmap):
+    """Private memory of one shard; its end takes the shard off the communicator's list."""
+
+
+class SymmetricMemory:
+    """The arrays of one communicator: symmetric, replicated, and this rank's shards.
+
+    The communicator owns this object and hands itself in: a reference back would be a cycle.
+
+    Parameters
+    ----------
+    start_bytes : int
+        The first byte of a rank's segment that arrays may use.
+    """
+
+    def __init__(self, start_bytes: int) -> None:
+        self._heaps = {False: SymmetricHeap(start_bytes), True: SymmetricHeap(0)}
+
+    def empty(
+        self,
+        comm: _core.CommunicatorBase,
+        shape: tuple[int, ...],
+        dtype: DType,
+        replicated: bool,
+    ) -> np.ndarray[Any, Any]:
+        """Make an array in memory that all ranks map; see `Communicator.empty`."""
+        import numpy as np
+
+        count = math.prod(shape)
+        request = [list(shape), dtype.label, replicated]
+        block = self._allocate(comm, count * dtype.itemsize_bytes, request, replicated)
+        array = np.frombuffer(block, numpy_dtype(dtype), count=count).reshape(shape)
+        if replicated:
+            array.flags.writeable = False
+        return array
+
+    def _allocate(
+        self,
+        comm: _core.CommunicatorBase,
+        size_bytes: int,
+        request: list[Any],
+        replicated: bool,
+    ) -> _core.Block:
+        heap = self._heaps[replicated]
+        for was_replicated, key in comm._take_freed():
+            self._heaps[was_replicated].mark(key)
+        marks = [self._heaps[kind].marks for kind in (False, True)]
+        message = json.dumps([request, marks]).encode()
+        everyone = [
+            json.loads(data) for data in _core.exchange(comm, Purpose.EMPTY, message)
+        ]
+        _check_requests([theirs for theirs, _ in everyone])
+        for kind in (False, True):
+            self._heaps[kind].reclaim([theirs[kind] for _, theirs in everyone])
+        allocation = heap.allocate(size_bytes)
+        # Replicated memory belongs to rank 0; the others only map it.
+        error = 0
+        if not replicated or comm.rank == 0:
+            error = comm._grow(replicated, heap.top_bytes)
+        errors = _core.exchange(comm, Purpose.EMPTY, str(error).encode())
+        block = comm._block(
+            replicated, allocation.offset_bytes, size_bytes, (replicated, allocation.key)
+        )
+        for rank, code in enumerate(map(int, errors)):
+            if code:
+                raise OSError(
+                    code,
+                    f"{os.strerror(code)}: rank {rank} has no {size_bytes} bytes of shared memory "
+                    f"left for comm.empty",
+                )
+        return block
+
+    def shard_zeros(
+        self, comm: _core.CommunicatorBase, count: int, length: int, dtype: DType
+    ) -> np.ndarray[Any, Any]:
+        """Make a zeroed private array for this rank's shard; see `Communicator.shard_zeros`."""
+        import numpy as np
+
+        size_bytes = length * dtype.itemsize_bytes
+        if size_bytes == 0:
+            return np.zeros(0, numpy_dtype(dtype))
+        shards = comm.shard_counts
+        span_bytes, stagger_bytes = size_bytes, 0
+        if size_bytes >= _HUGE_PAGE_BYTES // 2:
+            stagger_bytes = (len(shards) + 1) % _STAGGER_STEPS * _STAGGER_BYTES
+            span_bytes = -(-(size_bytes + stagger_bytes) // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
+        memory = _ShardMemory(-1, span_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        # Where the kernel has no huge pages the small ones serve.
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        array = np.frombuffer(memory, numpy_dtype(dtype), count=length, offset=stagger_bytes)
+        address = array.__array_interface__["data"][0]
+        shards[address] = count
+        weakref.finalize(memory, shards.pop, address, None).atexit = False
+        return array
+
+
+def _check_requests(requests: list[list[Any]]) -> None:
+    if all(request == requests[0] for request in requests):
+        return
+    listing = {
+        rank: f"empty({tuple(shape)}, {label!r}, replicated={replicated})"
+        for rank, (shape, label, replicated) in enumerate(requests)
+    }
+    raise CollectiveMismatchError(
+        "the ranks asked for different arrays; none was made: "
+        + "; ".join(f"rank {rank}: {text}" for rank, text in listing.items()),
+        requests=listing,
+    )

@@ -201,7 +201,7 @@ class Epilogue:
         name: str | None = None,
     ) -> None:
         self.function = function
-        self.name: str = name or getattr(function, "__name__", type(function).__name__)
+        self.name = name or str(getattr(function, "__name__", type(function).__name__))
         self.sharded = frozenset(sharded)
         self._lock = threading.Lock()
         self._traces: dict[Any, Traced] = {}

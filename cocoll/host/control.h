@@ -109,6 +109,28 @@ inline uint64_t pack_abort(int32_t rank, uint64_t sequence, AbortReason reason) 
          static_cast<uint64_t>(rank & 0xffffff);
 }
 
+// What the binding reads of a page that another process may be writing.
+
+inline int flight_state(const FlightRecord* record) {
+  return record->state.load(std::memory_order_acquire);
+}
+
+inline int32_t waiting_rank(const Control* control) {
+  return control->waiting_rank.load(std::memory_order_acquire);
+}
+
+inline int32_t waiting_flag(const Control* control) {
+  return control->waiting_flag.load(std::memory_order_relaxed);
+}
+
+inline uint64_t waiting_sequence(const Control* control) {
+  return control->waiting_sequence.load(std::memory_order_relaxed);
+}
+
+inline bool has_left(const Control* control) {
+  return control->state.load(std::memory_order_acquire) == static_cast<uint32_t>(RankState::kLeft);
+}
+
 }  // namespace cocoll::host
 
 #endif  // COCOLL_HOST_CONTROL_H_

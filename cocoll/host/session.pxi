@@ -163,10 +163,9 @@ cdef class CommunicatorBase:
         return (record.kind, record.op, record.dtype, record.options, record.root, record.count,
                 record.epilogue, record.algorithm)
 
-    def _control_bytes(self, int peer):
-        """Give a copy of a rank's control page, for reports."""
-        cdef char* base = self.session.get().endpoint.peers[peer].base
-        return PyBytes_FromStringAndSize(base, Control.bytes(self.world_size))
+    def _inspect(self, int peer):
+        """Give what a rank's control page says of it; see `inspect_control`."""
+        return _describe_control(self.session.get().endpoint.peers[peer].control)
 
     def _leave(self):
         """Say that this rank takes part no more, and refuse further calls. Local, and never waits."""
@@ -274,3 +273,53 @@ cdef SegmentTicket _unpack_ticket(bytes ticket) except *:
         raise InternalError(f"a segment ticket has {sizeof(SegmentTicket)} bytes; got {len(ticket)}")
     memcpy(&unpacked, <const char*>ticket, sizeof(SegmentTicket))
     return unpacked
+
+
+def inspect_control(address, size_t nbytes):
+    """Give what a mapped control page says: for ``cocoll dump``.
+
+    Parameters
+    ----------
+    address : int
+        Where the page is mapped.
+    nbytes : int
+        How much of it is.
+
+    Returns
+    -------
+    dict or None
+        rank, world_size, pid, state, abort, waiting (rank, flag, sequence) and operations, oldest
+        first; None where the memory is no control page of this version.
+    """
+    cdef const Control* control = <const Control*><size_t>address
+    if nbytes < sizeof(Control):
+        return None
+    if control.magic != kControlMagic or control.version != kControlVersion:
+        return None
+    return _describe_control(control)
+
+
+cdef object _describe_control(const Control* control):
+    cdef const FlightRecord* record
+    operations = []
+    for index in range(kFlightRecords):
+        record = &control.flight[index]
+        state = flight_state(record)
+        if state:
+            operations.append({
+                "sequence": record.sequence,
+                "state": ("", "running", "done", "failed")[state],
+                "flight": (record.kind, record.op, record.dtype, record.options, record.root,
+                           record.count, record.epilogue, record.algorithm),
+            })
+    operations.sort(key=lambda entry: entry["sequence"])
+    waiting = waiting_rank(control)
+    return {
+        "rank": control.rank,
+        "world_size": control.world_size,
+        "pid": control.pid,
+        "left": has_left(control),
+        "waiting": None if waiting < 0 else (waiting, waiting_flag(control),
+                                             waiting_sequence(control)),
+        "operations": operations,
+    }

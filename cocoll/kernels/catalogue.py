@@ -141,8 +141,11 @@ def write_sources(directory: Path, isa: str) -> list[Path]:
     """
     every = specs()
     texts = {f"catalogue_{isa}_table.cpp": render_table(every, declare=True)}
+    # Kernels of one source dtype share most of their code: it is compiled once a file.
+    ordered = sorted(every, key=lambda spec: spec.source_dtype)
     for part in range(_SOURCE_COUNT):
-        texts[f"catalogue_{isa}_{part}.cpp"] = render_kernels(every[part::_SOURCE_COUNT])
+        begin, end = (len(ordered) * edge // _SOURCE_COUNT for edge in (part, part + 1))
+        texts[f"catalogue_{isa}_{part}.cpp"] = render_kernels(ordered[begin:end])
     paths = []
     for name, text in texts.items():
         path = directory / name

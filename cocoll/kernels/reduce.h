@@ -260,19 +260,21 @@ COCOLL_INLINE const T* source_tile(const cocoll_array& source, const Tile& tile,
 // Reduces one tile of all sources into `state`; gives the source itself where there is nothing to
 // do and it will not be overwritten before the result is stored.
 template <class R>
-COCOLL_INLINE const typename R::State* accumulate(const cocoll_reduce_args* args, const Tile& tile,
-                                                  typename R::State* state) {
+COCOLL_NOINLINE const typename R::State* accumulate(const cocoll_reduce_args* args,
+                                                    const Tile& tile, typename R::State* state) {
   typedef typename R::Source Source;
   COCOLL_SCRATCH(Source, gathered_a, kTileElements);
   COCOLL_SCRATCH(Source, gathered_b, kTileElements);
   const cocoll_array* sources = args->sources;
   const int source_count = args->source_count;
-  const Source* a = source_tile(sources[0], tile, gathered_a);
-  int next = 1;
   if constexpr (IsSame<Source, typename R::State>::value) {
     const bool keeps = (args->flags & COCOLL_REDUCE_ZERO_SOURCES) == 0;
-    if (source_count == 1 && sources[0].layout == nullptr && keeps) return a;
+    if (source_count == 1 && sources[0].layout == nullptr && keeps) {
+      return static_cast<const Source*>(sources[0].data) + tile.offset;
+    }
   }
+  const Source* a = source_tile(sources[0], tile, gathered_a);
+  int next = 1;
   if (source_count == 1 || kConvertsFirst<Source>) {
     take_source<R>(a, state, tile.count);
   } else {
@@ -317,13 +319,18 @@ COCOLL_INLINE void close_sources(const cocoll_reduce_args* args, const Tile& til
 // T is how an array is stored, C what it is computed in.
 
 template <class T, class C>
+COCOLL_NOINLINE void convert_input(const cocoll_array& array, const Tile& tile, C* scratch) {
+  COCOLL_SCRATCH(T, gathered, kTileElements);
+  widen_tile(source_tile(array, tile, gathered), scratch, tile.count);
+  COCOLL_BARRIER();
+}
+
+template <class T, class C>
 COCOLL_INLINE const C* open_input(const cocoll_array& array, const Tile& tile, C* scratch) {
   if constexpr (IsSame<T, C>::value) {
     return source_tile(array, tile, scratch);
   } else {
-    COCOLL_SCRATCH(T, gathered, kTileElements);
-    widen_tile(source_tile(array, tile, gathered), scratch, tile.count);
-    COCOLL_BARRIER();
+    convert_input<T, C>(array, tile, scratch);
     return scratch;
   }
 }
@@ -344,7 +351,7 @@ COCOLL_INLINE C* open_written(const cocoll_array& array, const Tile& tile, C* sc
 }
 
 template <class T, class C>
-COCOLL_INLINE void close_updated(const cocoll_array& array, const Tile& tile, const C* values) {
+COCOLL_NOINLINE void close_updated(const cocoll_array& array, const Tile& tile, const C* values) {
   if constexpr (IsSame<T, C>::value) {
     if (array.layout != nullptr) scatter(array, tile.offset, tile.count, values);
   } else if (array.layout == nullptr) {
@@ -371,8 +378,8 @@ COCOLL_INLINE C* open_result(const cocoll_reduce_args* args, int which, const Ti
 }
 
 template <class T, class C>
-COCOLL_INLINE void close_result(const cocoll_reduce_args* args, int which, const Tile& tile,
-                                const C* values) {
+COCOLL_NOINLINE void close_result(const cocoll_reduce_args* args, int which, const Tile& tile,
+                                  const C* values) {
   const int end = args->destination_count;
   const cocoll_array* destinations = args->destinations + which * end;
   if constexpr (IsSame<T, C>::value) {

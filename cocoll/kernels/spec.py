@@ -121,7 +121,7 @@ def render_table(specs: Sequence[KernelSpec], *, declare: bool) -> str:
     """
     lines = ["#if !COCOLL_DEVICE"]
     if declare:
-        lines.insert(0, _PREAMBLE)
+        lines.insert(0, '#include "cocoll/kernels/port.h"\n')
         for spec in specs:
             lines.append(f"COCOLL_KERNEL({_symbol(spec)});")
             if spec.prepares:

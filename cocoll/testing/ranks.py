@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from cocoll import _core
 from cocoll.bootstrap import ThreadBootstrap
-from cocoll.communicator import Communicator, Tuning
+from cocoll.communicator import Communicator
 from cocoll.errors import AbortedError, PeerLostError
+from cocoll.tuning import Tuning
 
 __all__ = ["run_ranks"]
 
