@@ -13,7 +13,7 @@ from tests.repo.layout import PACKAGE, ROOT, imports_of, module_files, module_na
 # From the ground up. A module imports from its own layer or from one below.
 LAYERS = (
     ("errors",),
-    ("dtypes", "config", "machine"),
+    ("dtypes", "config", "tuning"),
     ("plan", "topology", "epilogues", "kernels"),
     ("algorithms", "resharding", "programs", "_core", "cuda", "host"),
     ("array", "stream", "bootstrap", "symmetric", "failure", "flight"),
