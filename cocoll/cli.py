@@ -264,7 +264,7 @@ def _measure(
         samples.append(time.perf_counter() - started)
     slowest = np.array(samples)
     cocoll.allreduce(slowest, "max", comm=comm)
-    return statistics.median(slowest.tolist())
+    return float(statistics.median(slowest.tolist()))
 
 
 def _agreed(comm: cocoll.Communicator, correct: bool) -> bool:
@@ -329,7 +329,7 @@ class _FusedBench:
         else:
             self.gradient = np.empty(count, np.float32)
             self.parameters = np.empty(count, np.float32)
-        self.state = {"m": comm.shard_zeros(count), "v": comm.shard_zeros(count)}
+        self.m, self.v = comm.shard_zeros(count), comm.shard_zeros(count)
         self.epilogue = epilogues.adam(betas=self.BETAS, eps=self.EPSILON)
         cocoll.broadcast(np.ones(count, np.float32), out=self.parameters, comm=comm)
 
@@ -340,10 +340,11 @@ class _FusedBench:
             self.epilogue,
             op="avg",
             param=self.parameters,
+            m=self.m,
+            v=self.v,
             lr=self.LEARNING_RATE,
             step=1,
             comm=self.comm,
-            **self.state,
         )
 
     def reset(self) -> None:
