@@ -7,7 +7,6 @@ memory, flags or wires: executors do.
 
 from cocoll.plan.builder import Builder, build_all
 from cocoll.plan.ir import (
-    PACK_VERSION,
     SHARD_ALIGNMENT_ELEMENTS,
     WHOLE_VECTOR,
     After,
@@ -21,7 +20,6 @@ from cocoll.plan.ir import (
     Lane,
     Loop,
     Native,
-    Opcode,
     Plan,
     Receive,
     Reduce,
@@ -38,6 +36,7 @@ from cocoll.plan.ir import (
 )
 from cocoll.plan.listing import render_plan
 from cocoll.plan.memory import Aliasing, Relation
+from cocoll.plan.packing import PACK_VERSION, Opcode
 from cocoll.plan.structure import check_plan
 from cocoll.plan.verifier import default_counts, verify
 

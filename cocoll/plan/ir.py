@@ -14,15 +14,12 @@ from __future__ import annotations
 import abc
 import enum
 import hashlib
-import struct
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeAlias
 
-from cocoll.errors import InternalError, UsageError
+from cocoll.errors import UsageError
 
 __all__ = [
-    "PACK_VERSION",
     "SHARD_ALIGNMENT_ELEMENTS",
     "WHOLE_VECTOR",
     "After",
@@ -36,7 +33,6 @@ __all__ = [
     "Lane",
     "Loop",
     "Native",
-    "Opcode",
     "Plan",
     "Receive",
     "Reduce",
@@ -51,8 +47,6 @@ __all__ = [
     "chunk_range",
     "loop_iterations",
 ]
-
-PACK_VERSION = 1
 
 #: ``Communicator.shard_range`` rounds a shard up to this many elements, so that a shard of any
 #: dtype starts on a 16-byte boundary and a Philox group of four is never cut (DESIGN 1, rule 9).
@@ -359,9 +353,11 @@ class Plan:
         Returns
         -------
         bytes
-            Records of :data:`RECORD_BYTES` bytes, laid out as ``host/packed.h`` reads them.
+            See :mod:`cocoll.plan.packing`.
         """
-        return b"".join(_pack_records(self))
+        from cocoll.plan.packing import pack_plan  # that module's steps are defined here
+
+        return pack_plan(self)
 
     def digest(self) -> str:
         """Give the SHA-256 of the packed plan, in hexadecimal."""
@@ -402,128 +398,3 @@ def chunk_range(
         return start, stop
     first = min(start + iteration * loop.chunk_elements, stop)
     return first, min(first + loop.chunk_elements, stop)
-
-
-class Opcode(enum.IntEnum):
-    """What a packed record is; ``host/packed.h`` has the same numbers."""
-
-    HEADER = 0
-    LANE = 1
-    LOOP = 2
-    COPY = 3
-    REDUCE = 4
-    SIGNAL = 5
-    WAIT = 6
-    AFTER = 7
-    VIEW = 8
-    SEND = 9
-    RECEIVE = 10
-    NATIVE = 11
-    CALL = 12
-
-
-# opcode and seven 32-bit fields, then two 64-bit fields; little-endian on every machine, so that a
-# stored plan can be read on another one.
-_RECORD = struct.Struct("<8i2q")
-RECORD_BYTES = _RECORD.size
-_NO_END = -1
-_WHOLE_LANE = -1
-_OPENING = -1
-
-
-def _record(opcode: Opcode, *fields: int, x: int = 0, y: int = 0) -> bytes:
-    padded = fields + (0,) * (7 - len(fields))
-    try:
-        return _RECORD.pack(opcode, *padded, x, y)
-    except struct.error as error:
-        raise InternalError(f"{opcode.name} record {fields} does not fit 32 bits") from error
-
-
-def _pack_view(view: View) -> bytes:
-    return _record(
-        Opcode.VIEW,
-        view.buffer,
-        view.rank,
-        view.itemsize_bytes,
-        view.index,
-        view.origin,
-        view.slots,
-        x=view.offset_bytes,
-        y=view.slot_bytes,
-    )
-
-
-def _pack_step(step: Step) -> Iterator[bytes]:
-    for after in step.after:
-        lag = _WHOLE_LANE if after.lag is None else after.lag
-        yield _record(Opcode.AFTER, after.lane, lag)
-    match step:
-        case Copy(block, source, destination):
-            yield _record(Opcode.COPY, block)
-            yield _pack_view(source)
-            yield _pack_view(destination)
-        case Reduce(block, sources, destinations, operands, updated):
-            copies = len(destinations[0]) if destinations else 0
-            if any(len(views) != copies for views in destinations):
-                raise UsageError("every result of a reduce step must have as many destinations")
-            mask = sum(1 << index for index in updated)
-            yield _record(
-                Opcode.REDUCE,
-                block,
-                len(sources),
-                len(destinations),
-                copies,
-                len(operands),
-                x=mask,
-            )
-            for view in (*sources, *(v for views in destinations for v in views), *operands):
-                yield _pack_view(view)
-        case Signal(peer, flag):
-            yield _record(Opcode.SIGNAL, peer, flag)
-        case Wait(peer, flag):
-            yield _record(Opcode.WAIT, peer, flag)
-        case Send(block, peer, view, group):
-            yield _record(Opcode.SEND, block, peer, group)
-            yield _pack_view(view)
-        case Receive(block, peer, view, group):
-            yield _record(Opcode.RECEIVE, block, peer, group)
-            yield _pack_view(view)
-        case Native(name, block, source, destination):
-            code = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
-            yield _record(Opcode.NATIVE, block, x=code)
-            yield _pack_view(source)
-            yield _pack_view(destination)
-        case Call(function, block, reads, writes):
-            yield _record(Opcode.CALL, function, block, len(reads), len(writes))
-            for view in (*reads, *writes):
-                yield _pack_view(view)
-
-
-def _pack_loop(loop: Loop) -> Iterator[bytes]:
-    if loop.span is not Span.ONCE and loop.chunk_elements <= 0:
-        raise UsageError(f"a loop over {loop.span.name} needs chunk_elements > 0")
-    end = _NO_END if loop.end is None else loop.end
-    body = [record for step in loop.steps for record in _pack_step(step)]
-    yield _record(Opcode.LOOP, loop.span, loop.begin, end, x=loop.chunk_elements, y=len(body))
-    yield from body
-
-
-def _pack_records(plan: Plan) -> Iterator[bytes]:
-    fragment = plan.fragment
-    flags = plan.mapped_sources | plan.mapped_results << 1
-    yield _record(
-        Opcode.HEADER,
-        PACK_VERSION,
-        plan.rank,
-        plan.world_size,
-        plan.alignment_elements,
-        len(fragment.lanes),
-        flags,
-    )
-    for index, loops in (
-        (_OPENING, fragment.opening),
-        *((index, lane.loops) for index, lane in enumerate(fragment.lanes)),
-    ):
-        yield _record(Opcode.LANE, index, len(loops))
-        for loop in loops:
-            yield from _pack_loop(loop)

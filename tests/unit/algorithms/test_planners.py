@@ -19,9 +19,9 @@ from tests.helpers.plan_runner import Operation, run_operations
 
 # What does not depend on the number of ranks is covered in full on few.
 SPECS_ON_MANY_RANKS = {
-    4: ("plain", "two_results", "adam"),
-    5: ("plain", "zeroing", "adam"),
-    8: ("plain", "adam"),
+    4: ("plain", "adam"),
+    5: ("two_results", "zeroing"),
+    8: ("adam",),
 }
 
 CASES = [
@@ -39,8 +39,8 @@ def counts_to_verify(operation: Operation, world_size: int) -> tuple[int, ...]:
     if world_size <= 2 or is_inline(operation):
         return counts
     if world_size == 3:
-        return (0, 1, counts[5], counts[9], counts[10])
-    return (counts[5], counts[9])
+        return (0, counts[5], counts[9], counts[10])
+    return (counts[5], counts[9]) if world_size == 4 else (counts[9],)
 
 
 @pytest.mark.parametrize(("world_size", "operation"), CASES)
@@ -53,5 +53,5 @@ def test_computes_the_right_thing(world_size: int, operation: Operation) -> None
     name = f"{world_size} {operation.plans[0]} {operation.aliasing}"
     seed = zlib.crc32(name.encode())
     counts = case_counts(operation, world_size)
-    for count in random.Random(seed).sample(counts, 3 if world_size <= 3 else 1):
+    for count in random.Random(seed).sample(counts, 3 if world_size <= 2 else 1):
         run_operations([operation] * 3, count, seed + count)
