@@ -187,8 +187,12 @@ def plan_allgather_staged(
         Elements that one step stages.
     slots : int, default 2
         Chunks in flight from each owner.
-    alignment_elements, in_place, replicated_result
-        As of :func:`plan_allgather`.
+    alignment_elements : int, default 1
+        As of :func:`plan_allgather`, as the next two.
+    in_place : bool, default False
+        The source is this rank's block of the result, and need not be copied there.
+    replicated_result : bool, default False
+        The result is one physical copy for all ranks: each stores its own block.
 
     Returns
     -------

@@ -278,10 +278,16 @@ def build_all(
         Called once for each rank with its :class:`Builder`.
     world_size : int
         How many ranks.
-    name, alignment_elements, mapped_sources, mapped_results
-        As of :class:`Builder`.
-    counts, aliasing
-        As of :func:`~cocoll.plan.verify`.
+    name : str
+        The algorithm, for people.
+    alignment_elements : int, default SHARD_ALIGNMENT_ELEMENTS
+        As of :class:`Builder`, as the next two.
+    mapped_sources, mapped_results : bool, default False
+        Whether steps touch arrays of peers.
+    counts : iterable of int, optional
+        Vector lengths to verify, in elements; default :func:`~cocoll.plan.default_counts`.
+    aliasing : Aliasing, optional
+        Which arrays share memory; default: none do.
 
     Returns
     -------
@@ -290,6 +296,8 @@ def build_all(
 
     Raises
     ------
+    RankError
+        ``world_size < 1``, or a step names a rank outside the world.
     UsageError
         A plan is malformed.
     ScheduleError
