@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 _ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(_ROOT)
@@ -35,11 +34,16 @@ from benchmarks.common.records import (  # noqa: E402
 )
 from benchmarks.common.samples import NEAR_BELOW_NANOSECONDS  # noqa: E402
 from benchmarks.common.sizes import format_bytes, parse_bytes  # noqa: E402
-from benchmarks.common.suite import Suite  # noqa: E402
 from benchmarks.common.terminal import Progress, case_lines  # noqa: E402
 from benchmarks.common.turns import Listener, TurnError  # noqa: E402
 from benchmarks.peers.launch import JobSpec, cocoll_job, peer_jobs  # noqa: E402
 from benchmarks.suites import SUITES  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from types import FrameType
+
+    from benchmarks.common.suite import Suite
 
 _EXIT_COCOLL, _EXIT_PEERS = 1, 2
 
@@ -180,7 +184,7 @@ def _run_ranks(
                 suite.limits(group),
                 suite.externals(group),
                 settings,
-                lambda text, title=title: progress.step(f"{title}: {text}"),  # type: ignore[misc]
+                functools.partial(progress.step, prefix=title),
             )
             for implementation, reason in result.failures.items():
                 _note(implementation, reason, outcome)
@@ -199,10 +203,12 @@ def _run_ranks(
             for track in result.tracks:
                 if track.wrong is not None:
                     progress.say(f"{track.job} {track.entry.form}: wrong result: {track.wrong}")
-    finally:
         for job in jobs:
             progress.step(f"end {job.spec.name}")
             job.stop()
+    finally:
+        for job in jobs:
+            job.stop(ask=False)  # those that are left after an error or a signal
         listener.close()
 
 
@@ -220,7 +226,7 @@ def _start(
     try:
         job.start()
     except TurnError as error:
-        job.stop()
+        job.stop(ask=False)
         jobs.remove(job)
         progress.say(f"{spec.implementation} does not run: {error}")
         _note(spec.implementation, str(error).splitlines()[0], outcome)

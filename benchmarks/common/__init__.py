@@ -1,0 +1,1 @@
+"""The driver, the ranks, and what they share."""

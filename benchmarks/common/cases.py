@@ -1,4 +1,4 @@
-"""What is measured: groups of cases that share rounds, and the rows their results are filed under."""
+"""What is measured: groups of cases that share rounds, and the rows that hold their results."""
 
 from __future__ import annotations
 

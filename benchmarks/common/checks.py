@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.common import native
 from benchmarks.common.memory import address_of
 from benchmarks.common.runner import ADAM
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
 __all__ = [
     "bfloat16_to_float32",
@@ -59,7 +62,7 @@ def float32_to_bfloat16(array: NDArray[np.float32]) -> NDArray[np.uint16]:
 
 def digest(array: NDArray[Any]) -> str:
     """Give a digest of an array's bytes: equal on two ranks if the bits are."""
-    return hashlib.blake2b(memoryview(array).cast("B"), digest_size=16).hexdigest()
+    return hashlib.blake2b(array.view(np.uint8).data, digest_size=16).hexdigest()
 
 
 def check_sum(result: NDArray[np.float32], seed: int, world_size: int, rank: int) -> str | None:

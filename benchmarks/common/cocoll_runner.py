@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 import cocoll
-import numpy as np
-from cocoll import epilogues
-from numpy.typing import NDArray
-
 from benchmarks.common.cases import Entry, Group
 from benchmarks.common.memory import private_array
 from benchmarks.common.runner import ADAM, FusedBuffers, Runner
+from cocoll import epilogues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
 __all__ = ["CocollRunner"]
 
@@ -128,7 +131,9 @@ class CocollRunner(Runner):
         comm, n, dtype = self._comm, group.elements, group.dtype
         shared = "symmetric"
         if form == "symmetric_zero_grad" and shared in self._arrays:
-            arrays = self._arrays[shared]  # the same step over the same arrays, with one option more
+            arrays = self._arrays[
+                shared
+            ]  # the same step over the same arrays, with one option more
         else:
             symmetric = form != "ordinary"
             arrays = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import statistics
 import subprocess
@@ -9,9 +10,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from benchmarks.common.cases import Entry, Group
-from benchmarks.common.jobs import Job
 from benchmarks.common.samples import (
     MIXED,
     NEAR_BELOW_NANOSECONDS,
@@ -20,9 +21,12 @@ from benchmarks.common.samples import (
     label_state,
     summarize,
 )
-from benchmarks.common.streams import LimitSpec
-from benchmarks.common.suite import External
 from benchmarks.common.turns import TurnError
+
+if TYPE_CHECKING:
+    from benchmarks.common.jobs import Job
+    from benchmarks.common.streams import LimitSpec
+    from benchmarks.common.suite import External
 
 __all__ = ["Best", "GroupResult", "Settings", "Track", "measure_group"]
 
@@ -179,7 +183,10 @@ class _Measurement:
         self._jobs = jobs
         self._limits = limits
         self._externals = [
-            (external, Track(external.implementation, Entry("", external.implementation, external.row)))
+            (
+                external,
+                Track(external.implementation, Entry("", external.implementation, external.row)),
+            )
             for external in externals
         ]
         self._settings = settings
@@ -207,7 +214,7 @@ class _Measurement:
             if round_index + 1 == _TRIAL_ROUNDS:
                 self._leave_out_hopeless()
         for job in list(self._jobs):
-            self._guarded(job, lambda job=job: self._release(job))
+            self._guarded(job, functools.partial(self._release, job))
         return self._result
 
     def _prepare(self, job: Job, limits: Sequence[LimitSpec]) -> bool:
@@ -339,7 +346,7 @@ class _Measurement:
         except TurnError as error:
             self._fail(job.spec.implementation, str(error))
             self._jobs.remove(job)
-            job.stop()
+            job.stop(ask=False)
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""Jobs as the driver sees them: started by their own launcher, spoken to in turns, ended for good."""
+"""Jobs as the driver sees them: started by their own launcher, given turns, ended for good."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from benchmarks.common.turns import Channel, Listener, Message, TurnError, exchange
@@ -48,20 +47,6 @@ class Job:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the job
         self._control = os.memfd_create(f"bench-control-{spec.name}")
         self._pool = os.memfd_create(f"bench-pool-{spec.name}")
-
-    def __enter__(self) -> Job:
-        """Start; see :meth:`start`."""
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Stop; see :meth:`stop`."""
-        self.stop()
 
     @property
     def is_running(self) -> bool:
@@ -129,15 +114,21 @@ class Job:
         """Give the limit loops' shared memory back, once the ranks have let go of it."""
         os.ftruncate(self._pool, 0)
 
-    def stop(self) -> None:
-        """End the job: first by asking, then by signals. Safe to call at any time and twice."""
+    def stop(self, *, ask: bool = True) -> None:
+        """End the job; safe to call at any time and twice.
+
+        Parameters
+        ----------
+        ask : bool
+            First ask the ranks to end by themselves. After a failure that would take its time.
+        """
         process, self._process = self._process, None
         if process is None:
             return
         try:
             # Asked in vain, signals follow.
             with contextlib.suppress(TurnError, subprocess.TimeoutExpired):
-                if process.poll() is None and self._channels:
+                if ask and process.poll() is None and self._channels:
                     exchange(self._channels, {"do": "stop"}, _STOP_SECONDS)
                     process.wait(_STOP_SECONDS)
         finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 from benchmarks.common import native
 from benchmarks.common.memory import SharedMemory
 from benchmarks.common.streams import FORMS, LimitSpec

@@ -30,9 +30,9 @@ typedef struct {
 } bench_control;
 
 typedef struct {
-  void* data;          // this rank's part of the stream
-  uint64_t tile_bytes; // bytes of one tile; a multiple of 64
-  int32_t mode;        // READ, READ_WRITE or WRITE
+  void* data;           // this rank's part of the stream
+  uint64_t tile_bytes;  // bytes of one tile; a multiple of 64
+  int32_t mode;         // READ, READ_WRITE or WRITE
 } bench_stream;
 
 enum { READ = 0, READ_WRITE = 1, WRITE = 2 };

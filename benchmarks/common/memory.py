@@ -5,27 +5,30 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.common import native
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import DTypeLike, NDArray
 
 __all__ = ["HUGE_PAGE_BYTES", "SharedMemory", "address_of", "private_array"]
 
 HUGE_PAGE_BYTES = 2 << 20
 
 
-def private_array(elements: int, dtype: str | np.dtype[Any]) -> NDArray[Any]:
+def private_array(elements: int, dtype: DTypeLike) -> NDArray[Any]:
     """Make a zeroed array of this process alone, on 2 MiB pages where the kernel gives them.
 
     Parameters
     ----------
     elements : int
         Its length, at least 1.
-    dtype : str or numpy.dtype
+    dtype : DTypeLike
         The NumPy type (bfloat16 travels as uint16).
 
     Returns

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.common.records import Record
 from benchmarks.common.samples import FAR
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from benchmarks.common.records import Record
 
 __all__ = ["PlotError", "draw", "load_pyplot", "series"]
 
@@ -30,9 +33,7 @@ def load_pyplot() -> Any:
         mpl.use("Agg")
         from matplotlib import pyplot
     except ImportError as error:
-        raise PlotError(
-            f"--plot needs matplotlib ({error}): pip install 'cocoll[plot]'"
-        ) from error
+        raise PlotError(f"--plot needs matplotlib ({error}): pip install 'cocoll[plot]'") from error
     return pyplot
 
 

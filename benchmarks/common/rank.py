@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.common import checks, native
 from benchmarks.common.cases import Entry, Group
 from benchmarks.common.limits import LimitLoop
 from benchmarks.common.memory import SharedMemory, address_of
-from benchmarks.common.runner import Runner
 from benchmarks.common.streams import FORMS, LimitSpec
-from benchmarks.common.turns import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from benchmarks.common.runner import Runner
+    from benchmarks.common.turns import Message
 
 __all__ = ["Rank", "float_word"]
 
@@ -47,7 +51,7 @@ class Rank:
         self._library = native.load()
         self._control = SharedMemory(control_path, int(self._library.bench_control_bytes()))
         self._pool_path = pool_path
-        # The affinity mask of a pinned rank is one core, whichever the others have: ask the machine.
+        # A pinned rank's affinity mask is one core, whichever the others have: ask the machine.
         self._yields = int(runner.world_size > (os.cpu_count() or 1))
         self._group: Group | None = None
         self._limits: dict[str, LimitLoop] = {}
@@ -77,7 +81,7 @@ class Rank:
         return {"entries": [[e.form, e.implementation, e.row] for e in entries]}
 
     def check(self, command: Message) -> Message:
-        """Carry out `form` on known data; replies with what is wrong, and a digest of the result."""
+        """Carry out `form` on known data; replies with what is wrong, and the result's digest."""
         form: str = command["form"]
         group = self._current_group()
         runner = self._runner
@@ -137,10 +141,7 @@ class Rank:
                 rewrite_seconds = sum(self._rewrite(array, word) for array in call_inputs)
             probe = self._probe()
             self._barrier()
-            if limit:
-                seconds = limit.measure(form.rsplit("/", 1)[1])
-            else:
-                seconds = self._runner.measure(form)
+            seconds = limit.measure(form.rsplit("/", 1)[1]) if limit else self._runner.measure(form)
             if repetition >= warm:
                 reply["seconds"].append(seconds)
                 reply["rewrite_seconds"].append(rewrite_seconds)
@@ -175,16 +176,14 @@ class Rank:
         return float(self._library.bench_rewrite(address_of(array), array.nbytes, word))
 
     def _probe(self) -> float:
-        """Give the nanoseconds of one way between ranks 0 and 1; 0 where there are not two ranks."""
+        """Give the nanoseconds of one way between the two ranks; 0 where there are not two."""
         if self._runner.world_size != 2:
             return 0.0
         self._barrier()
         return float(self._library.bench_probe(self._control.address, self._runner.rank))
 
     def _barrier(self) -> None:
-        self._library.bench_barrier(
-            self._control.address, self._runner.world_size, self._yields
-        )
+        self._library.bench_barrier(self._control.address, self._runner.world_size, self._yields)
 
     def _current_group(self) -> Group:
         if self._group is None:

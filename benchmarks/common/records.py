@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.common.cases import Group, View
-from benchmarks.common.driver import Best, GroupResult
 from benchmarks.common.samples import FAR, MIXED, NEAR
 from benchmarks.common.sizes import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.common.cases import Group, View
+    from benchmarks.common.driver import Best, GroupResult
 
 __all__ = [
     "FIELDS",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import abc
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-from benchmarks.common.cases import Entry, Group
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from benchmarks.common.cases import Entry, Group
 
 __all__ = ["ADAM", "FusedBuffers", "Runner"]
 
@@ -71,6 +73,7 @@ class Runner(abc.ABC):
     def release(self) -> None:
         """Drop the group's memory."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """End the library."""
 

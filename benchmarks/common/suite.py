@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from benchmarks.common.cases import Group, View
-from benchmarks.common.streams import LimitSpec
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from benchmarks.common.cases import Group, View
+    from benchmarks.common.streams import LimitSpec
 
 __all__ = ["External", "Suite"]
 

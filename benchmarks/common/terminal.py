@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from benchmarks.common.records import MIN_ROUNDS, Record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Progress", "case_lines", "format_seconds"]
 
@@ -25,11 +27,12 @@ class Progress:
         self._clear()
         print(f"[{self._elapsed()}] {text}", file=self._stream, flush=True)
 
-    def step(self, text: str) -> None:
+    def step(self, text: str, prefix: str = "") -> None:
         """Show a passing step; nothing where the output is no terminal."""
         if not self._stream.isatty():
             return
-        line = f"[{self._elapsed()}] {text}"[:100]
+        title = f"{prefix}: " if prefix else ""
+        line = f"[{self._elapsed()}] {title}{text}".splitlines()[0][:100]
         self._stream.write("\r" + line.ljust(self._width))
         self._stream.flush()
         self._width = len(line)

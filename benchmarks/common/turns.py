@@ -6,13 +6,16 @@ file to leave behind). A rank that has no turn sleeps in ``read()``, whatever li
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import socket
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Channel", "Listener", "RankError", "TurnError", "connect", "exchange", "serve"]
 
@@ -133,25 +136,32 @@ class Listener:
         """
         reported: dict[int, tuple[Channel, Message]] = {}
         deadline_seconds = time.monotonic() + timeout_seconds
-        while len(reported) < world_size:
-            if has_ended():
-                raise TurnError(f"ended before all {world_size} ranks had reported")
-            if time.monotonic() > deadline_seconds:
+        try:
+            while len(reported) < world_size:
                 missing = sorted(set(range(world_size)) - set(reported))
-                raise TurnError(f"ranks {missing} did not report in {timeout_seconds:.0f} s")
-            if not select.select([self._socket], [], [], 0.2)[0]:
-                continue
-            channel = Channel(self._socket.accept()[0])
-            try:
-                hello = channel.receive(deadline_seconds)
-            except TurnError:
+                if has_ended():
+                    raise TurnError(f"ended before ranks {missing} had reported")  # noqa: TRY301
+                if time.monotonic() > deadline_seconds:
+                    reason = f"ranks {missing} did not report in {timeout_seconds:.0f} s"
+                    raise TurnError(reason)  # noqa: TRY301 - the cleanup below is for these too
+                if select.select([self._socket], [], [], 0.2)[0]:
+                    channel, hello = self._greet(deadline_seconds)
+                    if hello.get("job") == job:
+                        reported[int(hello["rank"])] = (channel, hello)
+                    else:
+                        channel.close()
+        except BaseException:
+            for channel, _ in reported.values():
                 channel.close()
-                continue
-            if hello.get("job") != job:
-                channel.close()
-                continue
-            reported[int(hello["rank"])] = (channel, hello)
+            raise
         return [reported[rank] for rank in range(world_size)]
+
+    def _greet(self, deadline_seconds: float) -> tuple[Channel, Message]:
+        channel = Channel(self._socket.accept()[0])
+        try:
+            return channel, channel.receive(deadline_seconds)
+        except TurnError:
+            return channel, {}  # left again without a word
 
     def close(self) -> None:
         """Stop listening."""
@@ -228,16 +238,15 @@ def serve(channel: Channel, handlers: dict[str, Callable[[Message], Message]]) -
         For each ``do`` what carries it out; its reply is sent back. An exception in one is sent to
         the driver as ``error``, and the rank goes on listening.
     """
-    while True:
-        try:
+    # Once the driver is gone, in a turn or between two, a rank has nothing left to do.
+    with contextlib.suppress(TurnError):
+        while True:
             command = channel.receive()
-        except TurnError:
-            return  # the driver has ended; so does this rank
-        if command["do"] == "stop":
-            channel.send({})
-            return
-        try:
-            reply = handlers[command["do"]](command)
-        except Exception as error:  # noqa: BLE001 - every failure must reach the driver
-            reply = {"error": f"{type(error).__name__}: {error}"}
-        channel.send(reply)
+            if command["do"] == "stop":
+                channel.send({})
+                return
+            try:
+                reply = handlers[command["do"]](command)
+            except Exception as error:
+                reply = {"error": f"{type(error).__name__}: {error}"}
+            channel.send(reply)

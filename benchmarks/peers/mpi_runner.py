@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from benchmarks.peers.collective_runner import Call, CollectiveRunner
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["MpiRunner"]
 

@@ -40,8 +40,8 @@ const char* oneccl_bridge_error() { return error_text.c_str(); }
 
 size_t oneccl_bridge_address_bytes() { return sizeof(ccl::kvs::address_type); }
 
-// Initialises oneCCL; on rank 0 also fills `address` (oneccl_bridge_address_bytes() long), which the
-// caller hands to all ranks before oneccl_bridge_connect().
+// Initialises oneCCL; on rank 0 also fills `address` (oneccl_bridge_address_bytes() long), which
+// the caller hands to all ranks before oneccl_bridge_connect().
 int oneccl_bridge_open(int rank, void* address) {
   return guarded([&] {
     ccl::init();
@@ -57,13 +57,12 @@ int oneccl_bridge_connect(int rank, int world_size, const void* address) {
     if (rank != 0) {
       store = ccl::create_kvs(*static_cast<const ccl::kvs::address_type*>(address));
     }
-    communicator = std::make_unique<ccl::communicator>(
-        ccl::create_communicator(world_size, rank, store));
+    communicator =
+        std::make_unique<ccl::communicator>(ccl::create_communicator(world_size, rank, store));
   });
 }
 
-int oneccl_bridge_allreduce(const void* source, void* destination, size_t count,
-                            int is_bfloat16) {
+int oneccl_bridge_allreduce(const void* source, void* destination, size_t count, int is_bfloat16) {
   return guarded([&] {
     ccl::allreduce(source, destination, count, to_datatype(is_bfloat16), ccl::reduction::sum,
                    *communicator)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from benchmarks.common.memory import address_of
 from benchmarks.peers.collective_runner import Call, CollectiveRunner
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["OneCclRunner"]
 

@@ -12,7 +12,10 @@ import signal
 import socket
 import subprocess
 import sys
-from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 __all__ = ["main"]
 

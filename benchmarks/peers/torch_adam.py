@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from benchmarks.common.runner import ADAM
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = ["TorchAdam", "as_tensor"]
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,7 +15,12 @@ from benchmarks.common.cases import Entry, Group
 from benchmarks.common.memory import private_array
 from benchmarks.common.runner import ADAM, FusedBuffers, Runner
 from benchmarks.peers.collective_runner import Call, CollectiveRunner
-from benchmarks.peers.torch_adam import TorchAdam, as_tensor
+from benchmarks.peers.torch_adam import as_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
 __all__ = ["DdpRunner", "GlooRunner", "ZeroRunner"]
 
@@ -83,7 +85,7 @@ class GlooRunner(CollectiveRunner):
         return [Entry("adam_alone", "torch_adam", "yardstick")]
 
 
-class _GivenGradients(torch.autograd.Function):
+class _GivenGradients(torch.autograd.Function):  # type: ignore[misc]
     """A forward and backward of no cost of its own, that yields prepared gradients."""
 
     @staticmethod
@@ -96,7 +98,7 @@ class _GivenGradients(torch.autograd.Function):
         return (None, *ctx.gradients)
 
 
-class _Model(torch.nn.Module):
+class _Model(torch.nn.Module):  # type: ignore[misc]
     def __init__(self, params: list[torch.Tensor], gradients: list[torch.Tensor]) -> None:
         super().__init__()
         self.params = torch.nn.ParameterList([torch.nn.Parameter(p) for p in params])
@@ -114,6 +116,8 @@ class _TensorsRunner(Runner):
         self._gradient: NDArray[Any] = np.empty(0, np.float32)
         self._param: NDArray[Any] = np.empty(0, np.float32)
         self._master: NDArray[np.float32] | None = None
+        self._masters: list[torch.nn.Parameter] = []
+        self._wide: list[torch.Tensor] = []
 
     def open(self) -> None:
         """Join over ``env://``."""
@@ -162,7 +166,6 @@ class DdpRunner(_TensorsRunner):
         model = _Model(params, gradients)
         self._ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
         self._params = list(model.params)
-        self._adams: list[TorchAdam] = []
         if group.dtype == "bfloat16":
             self._master = private_array(group.elements, np.float32)
             masters = list(as_tensor(self._master).chunk(_TENSORS))
@@ -210,8 +213,7 @@ class DdpRunner(_TensorsRunner):
         """Drop the model."""
         del self._ddp, self._params, self._optimizer
         self._master = None
-        self._masters: list[torch.nn.Parameter] = []
-        self._wide: list[torch.Tensor] = []
+        self._masters, self._wide = [], []
 
     def _make_optimizer(self) -> None:
         params = self._params if self._master is None else self._masters

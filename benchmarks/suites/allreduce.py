@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from benchmarks.common import streams
 from benchmarks.common.cases import ITEMSIZE_BYTES, Group, View
 from benchmarks.common.sizes import format_bytes
-from benchmarks.common.streams import LimitSpec
 from benchmarks.common.suite import Suite
 from benchmarks.peers.launch import ALLREDUCE_PEERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.common.streams import LimitSpec
 
 __all__ = ["SUITE"]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from benchmarks.common.cases import Group, View
 from benchmarks.common.suite import External, Suite
 from benchmarks.peers.launch import MPI_PEERS, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["CALLS", "SUITE", "c_loop_command"]
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from benchmarks.common import streams
 from benchmarks.common.cases import ITEMSIZE_BYTES, Group, View
-from benchmarks.common.streams import LimitSpec
 from benchmarks.common.suite import Suite
 from benchmarks.peers.launch import FUSED_PEERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.common.streams import LimitSpec
 
 __all__ = ["SUITE"]
 
