@@ -233,8 +233,9 @@ def make_output(value: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     import numpy as np
 
     if dtype is DType.BFLOAT16:
+        # A caller whose bfloat16 is uint16 gets that.
         own = getattr(value, "dtype", None)
-        return np.empty(shape, own if str(own) == "bfloat16" else np.uint16)
+        return np.empty(shape, own if str(own) in ("bfloat16", "uint16") else numpy_dtype(dtype))
     return np.empty(shape, dtype.label)
 
 

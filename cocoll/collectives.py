@@ -104,11 +104,15 @@ class SlowPath:
 
     @staticmethod
     def make_output(
-        comm: Communicator, kind_code: int, x: object, shape: tuple[int, ...], shard: int
+        comm: Communicator,
+        kind_code: int,
+        x: object,
+        shape: tuple[int, ...],
+        dtype_code: int,
+        shard: int,
     ) -> object:
         """Make the output of a reduce_scatter or an allgather."""
-        world_size = comm.world_size
-        description = describe_array(x, "x", -1)
+        world_size, dtype = comm.world_size, DType(dtype_code)
         count = 1
         for length in shape:
             count *= length
@@ -116,13 +120,13 @@ class SlowPath:
             if shard:
                 raise UsageError("allgather with layout='shard' needs out=, the whole vector")
             head, rest = (shape[0], shape[1:]) if shape else (1, ())
-            return make_output(x, (head * world_size, *rest), description.dtype)
+            return make_output(x, (head * world_size, *rest), dtype)
         if shard:
             start, stop = comm.shard_range(count)
-            return make_output(x, (stop - start,), description.dtype)
+            return make_output(x, (stop - start,), dtype)
         if shape and shape[0] % world_size == 0:
-            return make_output(x, (shape[0] // world_size, *shape[1:]), description.dtype)
-        return make_output(x, (count // world_size,), description.dtype)
+            return make_output(x, (shape[0] // world_size, *shape[1:]), dtype)
+        return make_output(x, (count // world_size,), dtype)
 
     @staticmethod
     def make_shard_output(

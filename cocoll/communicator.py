@@ -6,6 +6,7 @@ import atexit
 import hashlib
 import json
 import math
+import operator
 import os
 import resource
 import secrets
@@ -190,6 +191,7 @@ class Communicator(_core.CommunicatorBase):
         tuple of int
             Start and stop.
         """
+        count = operator.index(count)
         if count < 0:
             raise UsageError(f"a vector has at least 0 elements; got {count}")
         length = block_elements(count, self.world_size, SHARD_ALIGNMENT_ELEMENTS)
@@ -226,7 +228,8 @@ class Communicator(_core.CommunicatorBase):
         OSError
             There is not enough memory on some rank; raised on all.
         """
-        wanted = (shape,) if isinstance(shape, int) else tuple(int(length) for length in shape)
+        lengths = shape if isinstance(shape, Iterable) else (shape,)
+        wanted = tuple(operator.index(length) for length in lengths)
         kind = DType.parse(str(dtype))
         if any(length < 0 for length in wanted):
             raise UsageError(f"lengths must be at least 0; got shape {wanted}")
@@ -248,7 +251,7 @@ class Communicator(_core.CommunicatorBase):
             As long as `shard_range` says; may be empty.
         """
         start, stop = self.shard_range(count)
-        return self._memory.shard_zeros(self, count, stop - start, DType.parse(str(dtype)))
+        return self._memory.shard_zeros(self, operator.index(count), stop - start, DType.parse(str(dtype)))
 
     # --- Operations that are methods. ---
 

@@ -217,11 +217,10 @@ class SymmetricMemory:
         """Make a zeroed private array for this rank's shard; see `Communicator.shard_zeros`."""
         import numpy as np
 
+        # An empty shard has an address too: by that calls know that shards are meant.
         size_bytes = length * dtype.itemsize_bytes
-        if size_bytes == 0:
-            return np.zeros(0, numpy_dtype(dtype))
         shards = comm.shard_counts
-        span_bytes, stagger_bytes = size_bytes, 0
+        span_bytes, stagger_bytes = max(size_bytes, 1), 0
         if size_bytes >= _HUGE_PAGE_BYTES // 2:
             stagger_bytes = (len(shards) + 1) % _STAGGER_STEPS * _STAGGER_BYTES
             span_bytes = -(-(size_bytes + stagger_bytes) // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES

@@ -22,7 +22,8 @@ cdef int _dtype_of_format(const char* text, Py_ssize_t itemsize) noexcept:
 
 
 cdef int _settle(Array* array) except -1:
-    # Derives counts and contiguity from shape and strides.
+    # Derives counts and contiguity from shape and strides. What is not aligned to its elements
+    # counts as strided: it is then read and written byte by byte.
     cdef int dim
     cdef int64_t expected = array.itemsize_bytes
     array.count = 1
@@ -31,6 +32,9 @@ cdef int _settle(Array* array) except -1:
     array.nbytes = array.count * array.itemsize_bytes
     array.contiguous = True
     if array.count == 0:
+        return 0
+    if <size_t>array.data & <size_t>(array.itemsize_bytes - 1):
+        array.contiguous = False
         return 0
     for dim in range(array.layout.ndim - 1, -1, -1):
         if array.layout.shape[dim] != 1 and array.layout.stride_bytes[dim] != expected:

@@ -279,7 +279,8 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
         elif layout != "block":
             raise UsageError(f"layout must be 'block' or 'shard'; got {layout!r}")
     if out is None and (kind == _REDUCE_SCATTER or kind == _ALLGATHER):
-        out = _hooks.make_output(comm, kind, x, _shape_of(source), options & _OPTION_SHARD)
+        out = _hooks.make_output(comm, kind, x, _shape_of(source), source.dtype,
+                                 options & _OPTION_SHARD)
         call.keep = (x, out)
     if out is not None:
         result = call.acquire(out, "out", dtype_code)
@@ -307,8 +308,10 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
             f"out must have the input's {source.count} elements; got {result.count} on rank "
             f"{comm.rank}"
         )
-    _check_writable(result, "x" if call.in_place else "out", comm,
-                    kind == _BROADCAST or kind == _ALLGATHER)
+    # What the root broadcasts in place is only read.
+    if not (call.in_place and root == comm.rank):
+        _check_writable(result, "x" if call.in_place else "out", comm,
+                        kind == _BROADCAST or kind == _ALLGATHER)
     if result != source:
         _check_pair(comm, source, result, "out", start * source.itemsize_bytes,
                     kind == _REDUCE_SCATTER)

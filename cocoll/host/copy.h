@@ -140,14 +140,17 @@ inline void copy_strided(const cocoll_array& destination, const cocoll_array& so
 
 inline void copy_array(const cocoll_array& destination, const cocoll_array& source, int64_t count,
                        int64_t itemsize_bytes, bool streaming) {
+  // Onto itself: nothing to do, and the memory may be read-only.
+  if (destination.data == source.data && destination.layout == source.layout &&
+      destination.index == source.index)
+    return;
   if (destination.layout != nullptr || source.layout != nullptr) {
     copy_strided(destination, source, count, itemsize_bytes);
-  } else if (destination.data != source.data) {
-    if (streaming)
-      copy_streaming(static_cast<char*>(destination.data), static_cast<const char*>(source.data),
-                     count * itemsize_bytes);
-    else
-      memcpy(destination.data, source.data, static_cast<size_t>(count * itemsize_bytes));
+  } else if (streaming) {
+    copy_streaming(static_cast<char*>(destination.data), static_cast<const char*>(source.data),
+                   count * itemsize_bytes);
+  } else {
+    memcpy(destination.data, source.data, static_cast<size_t>(count * itemsize_bytes));
   }
 }
 

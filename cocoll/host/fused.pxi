@@ -30,7 +30,7 @@ cdef Call _bind_fused(CommunicatorBase comm, int kind, object x, object epilogue
             continue
         if len(given) >= kMaxOperands:
             raise UsageError(f"an epilogue has at most {kMaxOperands} arrays")
-        array = call.acquire(value, name, dtype_code if source.dtype == _BFLOAT16 else -1)
+        array = call.acquire(value, name, dtype_code)
         dtypes |= <int64_t>(array.dtype + 1) << (3 * index)
         if _is_replicated(comm, array) and array.nbytes > 0:
             options |= _OPTION_REPLICATED
@@ -93,7 +93,8 @@ cdef int _bind_operands(CommunicatorBase comm, Call call, object facts) except -
                 )
             if not array.contiguous:
                 raise BufferMismatchError(
-                    f"{name} must be contiguous; got strides on rank {comm.rank}. Use a copy"
+                    f"{name} must be contiguous and aligned; it is not on rank {comm.rank}. Use a "
+                    f"copy"
                 )
         else:
             _broadcast(array, source, name, facts.written[index], comm.rank)

@@ -158,7 +158,8 @@ cdef class CommunicatorBase:
         """Give what a rank recorded of an operation, or None where that is gone."""
         cdef Control* control = self.session.get().endpoint.peers[peer].control
         cdef FlightRecord* record = &control.flight[sequence % kFlightRecords]
-        if record.sequence != sequence:
+        # A record never written has sequence 0, as the first operation has.
+        if record.sequence != sequence or flight_state(record) == 0:
             return None
         return (record.kind, record.op, record.dtype, record.options, record.root, record.count,
                 record.epilogue, record.algorithm)
