@@ -1,6 +1,6 @@
 """Collective communication in which computation rides inside the communication."""
 
-from cocoll import _core
+from cocoll import _core, epilogues, errors
 from cocoll._core import (
     DONE,
     BoundOperation,
@@ -15,6 +15,19 @@ from cocoll._core import (
 )
 from cocoll.collectives import SlowPath
 from cocoll.communicator import Communicator, init
+from cocoll.epilogues.functions import (
+    cast,
+    dropout,
+    erf,
+    exp,
+    log,
+    maximum,
+    minimum,
+    sqrt,
+    tanh,
+    where,
+)
+from cocoll.epilogues.trace import epilogue
 from cocoll.stream import Stream
 from cocoll.tuning import Tuning
 
@@ -35,7 +48,20 @@ __all__ = [
     "allreduce_fused",
     "barrier",
     "broadcast",
+    "cast",
+    "dropout",
+    "epilogue",
+    "epilogues",
+    "erf",
+    "errors",
+    "exp",
     "init",
+    "log",
+    "maximum",
+    "minimum",
     "reduce_scatter",
     "reduce_scatter_fused",
+    "sqrt",
+    "tanh",
+    "where",
 ]

@@ -1,8 +1,8 @@
 """How ranks find each other: rank, world_size, an allgather of bytes, a barrier.
 
-A communicator needs no more to be made, and uses it for nothing else: once its memory is mapped, it
-talks through that. Here are the ways: alone, MPI, threads of one process, processes of one host over
-a Unix socket, torch.distributed, and any communicator that exists already.
+A communicator needs no more to be made, and uses it for nothing else: once its memory is mapped,
+it talks through that. Here are the ways: alone, MPI, threads of one process, processes of one host
+over a Unix socket, torch.distributed, and any communicator that exists already.
 """
 
 from __future__ import annotations
@@ -193,7 +193,11 @@ class SocketBootstrap:
     _HEADER = struct.Struct("<qq")
 
     def __init__(
-        self, path: str | os.PathLike[str], rank: int, world_size: int, *,
+        self,
+        path: str | os.PathLike[str],
+        rank: int,
+        world_size: int,
+        *,
         timeout_seconds: float = 600.0,
     ) -> None:
         if not 0 <= rank < world_size:

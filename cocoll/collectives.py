@@ -1,7 +1,8 @@
 """The slow path: what happens the first time a communicator meets a call.
 
-Here a call's agreed facts become plans and a kernel, wrapped as a `Program` that serves every later
-call of the same kind, whatever its length. `_core` keeps the programs and comes here on a miss only.
+Here a call's agreed facts become plans and a kernel, wrapped as a `Program` that serves every
+later call of the same kind, whatever its length. `_core` keeps the programs and comes here on a
+miss only.
 """
 
 from __future__ import annotations
@@ -12,27 +13,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cocoll import _core
-from cocoll.algorithms import OperandSpec, ReduceSpec, flat, inline, one_shot, two_shot
+from cocoll.algorithms import OperandSpec, ReduceSpec
 from cocoll.array import describe_array, make_output
 from cocoll.dtypes import DType
-from cocoll.epilogues import Epilogue, Traced
-from cocoll.errors import CompilerNotFoundError, CocollError, KernelError, UsageError
+from cocoll.epilogues import Epilogue
+from cocoll.errors import CocollError, CompilerNotFoundError, KernelError, UsageError
 from cocoll.failure import OP_LABELS, Kind, Option, Purpose, make_failure
 from cocoll.kernels.build import Kernel, KernelSpec
 from cocoll.stream import resolve_stream
+from cocoll.variants import ALGORITHMS, Variants, choose_variants
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
-    from cocoll.plan.ir import Plan
 
 __all__ = ["Facts", "SlowPath"]
-
-_ALGORITHMS = ("inline", "one_shot", "two_shot", "flat", "barrier")
-_INLINE, _ONE_SHOT = 0, 1
-# What a rank reduces in one step where nothing is staged: long enough to cost nothing, short enough
-# that a lost peer and Ctrl-C are noticed inside a huge vector.
-_MAPPED_CHUNK_ELEMENTS = 1 << 20
-_ALIGNMENT_ELEMENTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +65,6 @@ class Facts:
     result_dtypes: tuple[DType, ...] = ()
     scalars: tuple[str, ...] = ()
     defaults: tuple[float | None, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Variants:
-    algorithm: str
-    mapped: Plan | None
-    staged: Plan | None
 
 
 class SlowPath:
@@ -178,7 +165,9 @@ class SlowPath:
         kind, dtype = Kind(kind_code), DType(dtype_code)
         itemsize = dtype.itemsize_bytes
         spec = ReduceSpec(itemsize, (itemsize,))
-        variants = _plan(comm, kind, spec, size_class, root, Option(options))
+        variants = choose_variants(
+            comm.rank, comm.world_size, comm.tuning, kind, spec, size_class, root, Option(options)
+        )
         kernel = None
         if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
             kernel = comm._kernels.load(KernelSpec(OP_LABELS[op], dtype, None))
@@ -225,7 +214,9 @@ class SlowPath:
                     f"reduce_scatter_fused gathers nothing, and the epilogue updates replicated "
                     f"arrays ({', '.join(gathered)}); name them in sharded=, or use allreduce_fused"
                 )
-        variants = _plan(comm, kind, spec, size_class, -1, Option(options))
+        variants = choose_variants(
+            comm.rank, comm.world_size, comm.tuning, kind, spec, size_class, -1, Option(options)
+        )
         kernel = _load_on_all_ranks(comm, KernelSpec(OP_LABELS[op], dtype, traced))
         facts = Facts(
             variants.algorithm,
@@ -245,7 +236,7 @@ class SlowPath:
 
 
 def _make_program(
-    comm: Communicator, variants: _Variants, kernel: Kernel | None, facts: Facts
+    comm: Communicator, variants: Variants, kernel: Kernel | None, facts: Facts
 ) -> _core.Program:
     return _core.Program(
         comm,
@@ -255,7 +246,7 @@ def _make_program(
         prepare_address=kernel.prepare_address if kernel else 0,
         derived_count=kernel.derived_count if kernel else 0,
         result_count=len(facts.results),
-        algorithm=_ALGORITHMS.index(variants.algorithm),
+        algorithm=ALGORITHMS.index(variants.algorithm),
         facts=facts,
     )
 
@@ -265,79 +256,18 @@ def _load_on_all_ranks(comm: Communicator, spec: KernelSpec) -> Kernel:
     # be, so what is compiled is agreed on, and a rank that fails makes all of them raise.
     if comm._kernels.is_built_in(spec):
         return comm._kernels.load(spec)
-    kernel, problem = None, None
+    outcome: Kernel | CocollError
     try:
-        kernel = comm._kernels.load(spec)
+        outcome = comm._kernels.load(spec)
     except CocollError as error:
-        problem = error
-    report = b"" if problem is None else f"{type(problem).__name__}: {problem}".encode()
-    reports = _core.exchange(comm, Purpose.PREPARE, report, inside=True)
-    if problem is not None:
-        raise problem
+        outcome = error
+    report = f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, CocollError) else ""
+    reports = _core.exchange(comm, Purpose.PREPARE, report.encode(), inside=True)
+    if isinstance(outcome, CocollError):
+        raise outcome
     for rank, text in enumerate(reports):
         if text:
             name, _, message = text.decode().partition(": ")
             kind = CompilerNotFoundError if name == "CompilerNotFoundError" else KernelError
             raise kind(f"rank {rank} could not prepare the epilogue: {message}")
-    if kernel is None:
-        raise KernelError("the kernel was neither loaded nor refused")
-    return kernel
-
-
-def _plan(
-    comm: Communicator, kind: Kind, spec: ReduceSpec, size_class: int, root: int, options: Option
-) -> _Variants:
-    rank, world_size, tuning = comm.rank, comm.world_size, comm.tuning
-    replicated = Option.REPLICATED in options
-    alignment = _ALIGNMENT_ELEMENTS if Option.SHARD in options else 1
-    itemsize = spec.source_itemsize_bytes
-    # A chunk is what all owners get in one iteration; its slots must fit the staging.
-    widest = itemsize + sum(spec.result_itemsizes_bytes)
-    by_owner = min(
-        tuning.chunk_bytes // (world_size * itemsize),
-        (tuning.staging_bytes - 128 * world_size * tuning.slots)
-        // (world_size * tuning.slots * widest),
-    )
-    by_owner = max(_ALIGNMENT_ELEMENTS, by_owner // _ALIGNMENT_ELEMENTS * _ALIGNMENT_ELEMENTS)
-    by_rank = max(1, tuning.chunk_bytes // itemsize)
-    staging = {"chunk_elements": by_owner, "slots": tuning.slots}
-    shared = {"chunk_elements": by_rank, "slots": tuning.slots}
-    mapped = {"chunk_elements": _MAPPED_CHUNK_ELEMENTS}
-    match kind:
-        case Kind.BARRIER:
-            return _Variants("barrier", None, flat.plan_barrier(rank, world_size))
-        case Kind.ALLREDUCE | Kind.ALLREDUCE_FUSED:
-            tiny = not (spec.is_sharded or replicated or spec.zero_source)
-            if tiny and size_class == _INLINE and len(spec.result_itemsizes_bytes) == 1:
-                return _Variants("inline", None, inline.plan_allreduce(rank, world_size, spec))
-            if tiny and size_class <= _ONE_SHOT:
-                return _Variants("one_shot", None, one_shot.plan_allreduce(rank, world_size, spec))
-            choice = {"replicated_result": replicated}
-            return _Variants(
-                "two_shot",
-                two_shot.plan_allreduce(rank, world_size, spec, **mapped, **choice),
-                two_shot.plan_allreduce_staged(rank, world_size, spec, **staging, **choice),
-            )
-        case Kind.REDUCE_SCATTER | Kind.REDUCE_SCATTER_FUSED:
-            if kind is Kind.REDUCE_SCATTER_FUSED:
-                alignment = _ALIGNMENT_ELEMENTS
-            choice = {"alignment_elements": alignment}
-            return _Variants(
-                "flat",
-                flat.plan_reduce_scatter(rank, world_size, spec, **mapped, **choice),
-                flat.plan_reduce_scatter_staged(rank, world_size, spec, **staging, **choice),
-            )
-        case Kind.ALLGATHER:
-            choice = {"alignment_elements": alignment, "replicated_result": replicated}
-            return _Variants(
-                "flat",
-                flat.plan_allgather(rank, world_size, itemsize, **mapped, **choice),
-                flat.plan_allgather_staged(rank, world_size, itemsize, **shared, **choice),
-            )
-        case _:
-            choice = {"replicated_result": replicated}
-            return _Variants(
-                "flat",
-                flat.plan_broadcast(rank, world_size, root, itemsize, **mapped, **choice),
-                flat.plan_broadcast_staged(rank, world_size, root, itemsize, **shared, **choice),
-            )
+    return outcome

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import Self
+
 from cocoll import _core
 from cocoll.array import describe_array
 from cocoll.bootstrap import Bootstrap, DerivedBootstrap, choose_bootstrap
@@ -25,11 +27,11 @@ from cocoll.dtypes import DType
 from cocoll.errors import UnsupportedError, UsageError
 from cocoll.failure import OP_LABELS, AbortReason, Purpose
 from cocoll.kernels.build import KernelLoader, KernelSpec
-from cocoll.topology.host import available_cpus, last_level_cache_bytes, memory_bytes
-from cocoll.tuning import Tuning
 from cocoll.plan import Aliasing, Plan, Relation, verify
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
 from cocoll.symmetric import SymmetricMemory
+from cocoll.topology.host import available_cpus, last_level_cache_bytes, memory_bytes
+from cocoll.tuning import Tuning
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,9 +77,7 @@ class Communicator(_core.CommunicatorBase):
         There is not enough memory.
     """
 
-    def __init__(
-        self, group: Any = None, *, tuning: Tuning | None = None, **settings: Any
-    ) -> None:
+    def __init__(self, group: Any = None, *, tuning: Tuning | None = None, **settings: Any) -> None:
         self.settings = Settings.from_environment(os.environ, **settings)
         self._tuning = tuning or Tuning()
         bootstrap = choose_bootstrap(group, os.environ)
@@ -130,8 +130,11 @@ class Communicator(_core.CommunicatorBase):
         except OSError as failure:
             error = f"{failure}"
         tickets = _agree_all(bootstrap, ticket, error)
-        foreign = [peer for peer, data in enumerate(tickets) if peer != rank and
-                   self._attach(peer, data) != 0]
+        foreign = [
+            peer
+            for peer, data in enumerate(tickets)
+            if peer != rank and self._attach(peer, data) != 0
+        ]
         problem = f"rank {rank} cannot map the memory of rank {foreign[0]}" if foreign else ""
         try:
             _agree_all(bootstrap, b"", problem)
@@ -251,13 +254,13 @@ class Communicator(_core.CommunicatorBase):
             As long as `shard_range` says; may be empty.
         """
         start, stop = self.shard_range(count)
-        return self._memory.shard_zeros(self, operator.index(count), stop - start, DType.parse(str(dtype)))
+        return self._memory.shard_zeros(
+            self, operator.index(count), stop - start, DType.parse(str(dtype))
+        )
 
     # --- Operations that are methods. ---
 
-    def bind(
-        self, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> _core.BoundOperation:
+    def bind(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> _core.BoundOperation:
         """Bind a call's arrays, so that each run of it is one C call. Local.
 
         Parameters
@@ -407,7 +410,7 @@ class Communicator(_core.CommunicatorBase):
         self._leave()
         atexit.unregister(self._at_exit)
 
-    def __enter__(self) -> Communicator:
+    def __enter__(self) -> Self:
         """Give the communicator itself."""
         return self
 

@@ -156,9 +156,7 @@ def _flag_label(flag: int) -> str:
     return Flag(flag).name.lower() if flag in set(Flag) else f"flag {flag}"
 
 
-def make_failure(
-    comm: CommunicatorBase, status: int, sequence: int, culprit: int
-) -> CocollError:
+def make_failure(comm: CommunicatorBase, status: int, sequence: int, culprit: int) -> CocollError:
     """Word what went wrong, and close the communicator where it cannot go on.
 
     Parameters

@@ -19,20 +19,21 @@ from typing import TYPE_CHECKING, Any
 
 from cocoll import _core
 from cocoll.array import numpy_dtype
-from cocoll.dtypes import DType
 from cocoll.errors import CollectiveMismatchError
 from cocoll.failure import Purpose
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from cocoll.dtypes import DType
+
 __all__ = ["Allocation", "SymmetricHeap", "SymmetricMemory"]
 
 _CACHE_LINE_BYTES = 64
 _HUGE_PAGE_BYTES = 2 << 20
-# Large blocks start on a huge page plus a stagger, so that equal places of several arrays (gradient,
-# parameters, moments) do not fall on the same sets of the L1 cache. 37 lines is odd, so that
-# successive blocks visit all 64 sets of a 32 KiB 8-way cache.
+# Large blocks start on a huge page plus a stagger, so that equal places of several arrays
+# (gradient, parameters, moments) do not fall on the same sets of the L1 cache. 37 lines is odd, so
+# that successive blocks visit all 64 sets of a 32 KiB 8-way cache.
 _STAGGER_BYTES = 37 * _CACHE_LINE_BYTES
 _STAGGER_STEPS = 64
 
@@ -170,7 +171,9 @@ class SymmetricMemory:
         count = math.prod(shape)
         request = [list(shape), dtype.label, replicated]
         block = self._allocate(comm, count * dtype.itemsize_bytes, request, replicated)
-        array = np.frombuffer(block, numpy_dtype(dtype), count=count).reshape(shape)
+        array: np.ndarray[Any, Any] = np.frombuffer(
+            memoryview(block), numpy_dtype(dtype), count=count
+        ).reshape(shape)
         if replicated:
             array.flags.writeable = False
         return array
@@ -187,9 +190,7 @@ class SymmetricMemory:
             self._heaps[was_replicated].mark(key)
         marks = [self._heaps[kind].marks for kind in (False, True)]
         message = json.dumps([request, marks]).encode()
-        everyone = [
-            json.loads(data) for data in _core.exchange(comm, Purpose.EMPTY, message)
-        ]
+        everyone = [json.loads(data) for data in _core.exchange(comm, Purpose.EMPTY, message)]
         _check_requests([theirs for theirs, _ in everyone])
         for kind in (False, True):
             self._heaps[kind].reclaim([theirs[kind] for _, theirs in everyone])

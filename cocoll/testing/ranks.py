@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cocoll import _core
 from cocoll.bootstrap import ThreadBootstrap
 from cocoll.communicator import Communicator
 from cocoll.errors import AbortedError, PeerLostError
-from cocoll.tuning import Tuning
+
+if TYPE_CHECKING:
+    from cocoll.tuning import Tuning
 
 __all__ = ["run_ranks"]
 

@@ -1,0 +1,206 @@
+"""Which algorithm serves a call, and its plans for symmetric and for ordinary arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cocoll.algorithms import ReduceSpec, flat, inline, one_shot, two_shot
+from cocoll.failure import Kind, Option
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan
+
+if TYPE_CHECKING:
+    from cocoll.tuning import Tuning
+
+__all__ = ["ALGORITHMS", "INLINE", "ONE_SHOT", "Variants", "choose_variants"]
+
+#: The algorithms, by their number in flight records.
+ALGORITHMS = ("inline", "one_shot", "two_shot", "flat", "barrier")
+
+#: Size classes: the data fits the arrival line; the one-shot staging; neither.
+INLINE, ONE_SHOT = 0, 1
+
+# What a rank reduces in one step where nothing is staged: long enough to cost nothing, short enough
+# that a lost peer and Ctrl-C are noticed inside a huge vector.
+_MAPPED_CHUNK_ELEMENTS = 1 << 20
+_LINE_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """The plans of one rank for one kind of call.
+
+    Attributes
+    ----------
+    algorithm : str
+        One of `ALGORITHMS`.
+    mapped : Plan or None
+        For symmetric arrays, where that makes a difference.
+    staged : Plan
+        For any arrays.
+    """
+
+    algorithm: str
+    mapped: Plan | None
+    staged: Plan
+
+
+def choose_variants(
+    rank: int,
+    world_size: int,
+    tuning: Tuning,
+    kind: Kind,
+    spec: ReduceSpec,
+    size_class: int,
+    root: int,
+    options: Option,
+) -> Variants:
+    """Choose the algorithm of a call from its agreed facts, and plan it.
+
+    Parameters
+    ----------
+    rank, world_size : int
+        Whose plans.
+    tuning : Tuning
+        The communicator's.
+    kind : Kind
+        The operation.
+    spec : ReduceSpec
+        Its arrays; of a plain copy the source and one result.
+    size_class : int
+        `INLINE`, `ONE_SHOT` or more.
+    root : int
+        Of a broadcast.
+    options : Option
+        Shards or blocks, replicated results, zero_grad.
+
+    Returns
+    -------
+    Variants
+        The same choice on every rank.
+    """
+    replicated = Option.REPLICATED in options
+    itemsize = spec.source_itemsize_bytes
+    match kind:
+        case Kind.BARRIER:
+            return Variants("barrier", None, flat.plan_barrier(rank, world_size))
+        case Kind.ALLREDUCE | Kind.ALLREDUCE_FUSED:
+            return _allreduce(rank, world_size, tuning, spec, size_class, replicated)
+        case Kind.REDUCE_SCATTER | Kind.REDUCE_SCATTER_FUSED:
+            sharded = kind is Kind.REDUCE_SCATTER_FUSED or Option.SHARD in options
+            alignment = SHARD_ALIGNMENT_ELEMENTS if sharded else 1
+            return Variants(
+                "flat",
+                flat.plan_reduce_scatter(
+                    rank,
+                    world_size,
+                    spec,
+                    chunk_elements=_MAPPED_CHUNK_ELEMENTS,
+                    alignment_elements=alignment,
+                ),
+                flat.plan_reduce_scatter_staged(
+                    rank,
+                    world_size,
+                    spec,
+                    chunk_elements=_chunk_of_owner(world_size, tuning, spec),
+                    slots=tuning.slots,
+                    alignment_elements=alignment,
+                ),
+            )
+        case Kind.ALLGATHER:
+            alignment = SHARD_ALIGNMENT_ELEMENTS if Option.SHARD in options else 1
+            return Variants(
+                "flat",
+                flat.plan_allgather(
+                    rank,
+                    world_size,
+                    itemsize,
+                    chunk_elements=_MAPPED_CHUNK_ELEMENTS,
+                    alignment_elements=alignment,
+                    replicated_result=replicated,
+                ),
+                flat.plan_allgather_staged(
+                    rank,
+                    world_size,
+                    itemsize,
+                    chunk_elements=_chunk_of_rank(tuning, itemsize),
+                    slots=tuning.slots,
+                    alignment_elements=alignment,
+                    replicated_result=replicated,
+                ),
+            )
+        case _:
+            return Variants(
+                "flat",
+                flat.plan_broadcast(
+                    rank,
+                    world_size,
+                    root,
+                    itemsize,
+                    chunk_elements=_MAPPED_CHUNK_ELEMENTS,
+                    replicated_result=replicated,
+                ),
+                flat.plan_broadcast_staged(
+                    rank,
+                    world_size,
+                    root,
+                    itemsize,
+                    chunk_elements=_chunk_of_rank(tuning, itemsize),
+                    slots=tuning.slots,
+                    replicated_result=replicated,
+                ),
+            )
+
+
+def _allreduce(
+    rank: int,
+    world_size: int,
+    tuning: Tuning,
+    spec: ReduceSpec,
+    size_class: int,
+    replicated: bool,
+) -> Variants:
+    # Where every rank computes everything, nothing may be sharded, stored once for all, or zeroed
+    # by its reader.
+    everywhere = not (spec.is_sharded or replicated or spec.zero_source)
+    if everywhere and size_class == INLINE and len(spec.result_itemsizes_bytes) == 1:
+        return Variants("inline", None, inline.plan_allreduce(rank, world_size, spec))
+    if everywhere and size_class <= ONE_SHOT:
+        return Variants("one_shot", None, one_shot.plan_allreduce(rank, world_size, spec))
+    return Variants(
+        "two_shot",
+        two_shot.plan_allreduce(
+            rank,
+            world_size,
+            spec,
+            chunk_elements=_MAPPED_CHUNK_ELEMENTS,
+            replicated_result=replicated,
+        ),
+        two_shot.plan_allreduce_staged(
+            rank,
+            world_size,
+            spec,
+            chunk_elements=_chunk_of_owner(world_size, tuning, spec),
+            slots=tuning.slots,
+            replicated_result=replicated,
+        ),
+    )
+
+
+def _chunk_of_owner(world_size: int, tuning: Tuning, spec: ReduceSpec) -> int:
+    # A chunk is what all owners get in one iteration; its slots, at their widest, fit the staging.
+    itemsize = spec.source_itemsize_bytes
+    widest = itemsize + sum(spec.result_itemsizes_bytes)
+    padding = 2 * _LINE_BYTES * world_size * tuning.slots
+    elements = min(
+        tuning.chunk_bytes // (world_size * itemsize),
+        (tuning.staging_bytes - padding) // (world_size * tuning.slots * widest),
+    )
+    unit = SHARD_ALIGNMENT_ELEMENTS
+    return max(unit, elements // unit * unit)
+
+
+def _chunk_of_rank(tuning: Tuning, itemsize_bytes: int) -> int:
+    # One staging of chunks that all ranks read.
+    room = tuning.staging_bytes // tuning.slots - _LINE_BYTES
+    return max(1, min(tuning.chunk_bytes, room) // itemsize_bytes)
