@@ -98,6 +98,9 @@ def describe_array(value: Any, name: str, dtype_code: int) -> ArrayDescription:
     UsageError
         `value` is no array.
     """
+    if isinstance(value, type):
+        # A class has its instances' protocols as attributes, and no memory.
+        raise _no_array(name, value)
     if hasattr(value, "__array_interface__"):
         return _from_array_interface(value, name, dtype_code)
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
@@ -107,13 +110,17 @@ def describe_array(value: Any, name: str, dtype_code: int) -> ArrayDescription:
     try:
         memoryview(value)
     except TypeError:
-        raise UsageError(
-            f"{name} must be an array (NumPy, torch, DLPack or the buffer protocol); got "
-            f"{type(value).__name__}"
-        ) from None
+        raise _no_array(name, value) from None
     import numpy as np
 
     return _from_array_interface(np.asarray(value), name, dtype_code)
+
+
+def _no_array(name: str, value: object) -> UsageError:
+    return UsageError(
+        f"{name} must be an array (NumPy, torch, DLPack or the buffer protocol); got "
+        f"{type(value).__name__}"
+    )
 
 
 def _on_device(name: str, what: str) -> UnsupportedError:
@@ -127,7 +134,9 @@ def _from_array_interface(value: Any, name: str, dtype_code: int) -> ArrayDescri
     interface = value.__array_interface__
     typestr = interface["typestr"]
     label = str(getattr(value, "dtype", typestr))
-    order, kind, itemsize = typestr[0], typestr[1], int(typestr[2:])
+    # datetime64 has its unit behind the size, and an array of objects has no size.
+    order, kind, size = typestr[0], typestr[1], typestr[2:]
+    itemsize = int(size) if size.isdigit() else 0
     native = "<" if sys.byteorder == "little" else ">"
     if itemsize > 1 and order not in (native, "=", "|"):
         raise DTypeError(
@@ -179,19 +188,20 @@ def _from_dlpack(value: Any, name: str, dtype_code: int) -> ArrayDescription:
     device_type, _ = value.__dlpack_device__()
     if device_type not in _DLPACK_CPU_DEVICES:
         raise _on_device(name, f"an array on {getattr(value, 'device', f'device {device_type}')}")
+    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    get_pointer.restype = ctypes.c_void_p
+    get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
     try:
+        # The capsule is not consumed, so its own destructor ends the loan at once; the memory
+        # belongs to `value`, which the caller keeps.
         capsule = value.__dlpack__()
-    except (BufferError, RuntimeError, TypeError) as error:
+        pointer = get_pointer(capsule, b"dltensor")
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
             f"{name} cannot be shared through DLPack: {error}. A tensor that requires grad must be "
             f"detached, a sparse or conjugated one made dense first"
         ) from error
-    get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    get_pointer.restype = ctypes.c_void_p
-    get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
-    # The capsule is not consumed, so its own destructor ends the loan at once; the memory belongs
-    # to `value`, which the caller keeps.
-    tensor = _DLTensor.from_address(get_pointer(capsule, b"dltensor"))
+    tensor = _DLTensor.from_address(pointer)
     kind = (tensor.dtype.code, tensor.dtype.bits)
     dtype = _BY_DLPACK_TYPE.get(kind) if tensor.dtype.lanes == 1 else None
     if kind == (1, 16) and dtype_code == DType.BFLOAT16:

@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Self
-
 from cocoll import _core
 from cocoll.array import describe_array
 from cocoll.bootstrap import Bootstrap, DerivedBootstrap, choose_bootstrap
 from cocoll.config import Settings
 from cocoll.dtypes import DType
-from cocoll.errors import UnsupportedError, UsageError
+from cocoll.errors import RankError, UnsupportedError, UsageError
 from cocoll.failure import OP_LABELS, AbortReason, Purpose
 from cocoll.kernels.build import KernelLoader, KernelSpec
 from cocoll.plan import Aliasing, Plan, Relation, verify
@@ -35,6 +33,7 @@ from cocoll.tuning import Tuning
 
 if TYPE_CHECKING:
     import numpy as np
+    from typing_extensions import Self
 
 __all__ = ["Communicator", "init"]
 
@@ -197,8 +196,11 @@ class Communicator(_core.CommunicatorBase):
         count = operator.index(count)
         if count < 0:
             raise UsageError(f"a vector has at least 0 elements; got {count}")
+        owner = self.rank if rank is None else rank
+        if not 0 <= owner < self.world_size:
+            raise RankError(f"wanted a rank in [0, {self.world_size}); got {owner}")
         length = block_elements(count, self.world_size, SHARD_ALIGNMENT_ELEMENTS)
-        return block_range(self.rank if rank is None else rank, count, length)
+        return block_range(owner, count, length)
 
     # --- Memory. ---
 
@@ -231,11 +233,8 @@ class Communicator(_core.CommunicatorBase):
         OSError
             There is not enough memory on some rank; raised on all.
         """
-        lengths = shape if isinstance(shape, Iterable) else (shape,)
-        wanted = tuple(operator.index(length) for length in lengths)
+        wanted = _read_shape(shape)
         kind = DType.parse(str(dtype))
-        if any(length < 0 for length in wanted):
-            raise UsageError(f"lengths must be at least 0; got shape {wanted}")
         return self._memory.empty(self, wanted, kind, replicated)
 
     def shard_zeros(self, count: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
@@ -346,7 +345,7 @@ class Communicator(_core.CommunicatorBase):
 
     def duplicate(self) -> Communicator:
         """Make a communicator of the same ranks with an order of its own. Collective."""
-        return self._make_child(list(range(self.world_size)), self.rank)
+        return self._make_child(Purpose.DUPLICATE, list(range(self.world_size)), self.rank)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Make one communicator per color. Collective.
@@ -365,9 +364,11 @@ class Communicator(_core.CommunicatorBase):
         """
         if color is not None and (isinstance(color, bool) or not isinstance(color, int)):
             raise UsageError(f"color must be an int or None; got {color!r} on rank {self.rank}")
+        if isinstance(key, bool) or not isinstance(key, int):
+            raise UsageError(f"key must be an int; got {key!r} on rank {self.rank}")
         choices = [
             json.loads(data)
-            for data in _core.exchange(self, Purpose.DERIVE, json.dumps([color, key]).encode())
+            for data in _core.exchange(self, Purpose.SPLIT, json.dumps([color, key]).encode())
         ]
         members = sorted(
             (rank for rank, (theirs, _) in enumerate(choices) if theirs == color),
@@ -375,15 +376,15 @@ class Communicator(_core.CommunicatorBase):
         )
         if color is None:
             members = [self.rank]
-        child = self._make_child(members, members.index(self.rank))
+        child = self._make_child(Purpose.SPLIT, members, members.index(self.rank))
         if color is None:
             child.close()
             return None
         return child
 
-    def _make_child(self, members: list[int], rank: int) -> Communicator:
+    def _make_child(self, purpose: Purpose, members: list[int], rank: int) -> Communicator:
         def exchange(data: bytes) -> list[bytes]:
-            return _core.exchange(self, Purpose.DERIVE, data)
+            return _core.exchange(self, purpose, data)
 
         return Communicator._derive(self, DerivedBootstrap(exchange, members, rank))
 
@@ -425,6 +426,18 @@ class Communicator(_core.CommunicatorBase):
             self.close()
         else:
             self._give_up(AbortReason.EXCEPTION)
+
+
+def _read_shape(shape: Any) -> tuple[int, ...]:
+    # A truth value would pass for an int.
+    lengths = shape if isinstance(shape, Iterable) else (None if isinstance(shape, bool) else shape,)
+    try:
+        wanted = tuple(operator.index(length) for length in lengths)
+    except TypeError:
+        raise UsageError(f"a shape is an int or a sequence of ints; got shape {shape!r}") from None
+    if any(length < 0 for length in wanted):
+        raise UsageError(f"lengths must be at least 0; got shape {shape!r}")
+    return wanted
 
 
 def _leave_at_exit(reference: weakref.ref[Communicator]) -> Callable[[], None]:

@@ -67,8 +67,9 @@ class Purpose(enum.IntEnum):
     """What an exchange of bytes is for; ranks that exchange for different purposes mismatch."""
 
     EMPTY = 1
-    DERIVE = 2
+    DUPLICATE = 2
     PREPARE = 3
+    SPLIT = 4
 
 
 class _Status(enum.IntEnum):
@@ -89,7 +90,8 @@ _REDUCING = (
 )
 _PURPOSE_LABELS = {
     Purpose.EMPTY: "comm.empty",
-    Purpose.DERIVE: "comm.duplicate or split",
+    Purpose.DUPLICATE: "comm.duplicate",
+    Purpose.SPLIT: "comm.split",
     Purpose.PREPARE: "the preparation of an epilogue",
 }
 

@@ -36,6 +36,8 @@ _HUGE_PAGE_BYTES = 2 << 20
 # that successive blocks visit all 64 sets of a 32 KiB 8-way cache.
 _STAGGER_BYTES = 37 * _CACHE_LINE_BYTES
 _STAGGER_STEPS = 64
+# What a size may be in native code; more is refused there as more than there is.
+_LARGEST_BYTES = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,19 +200,20 @@ class SymmetricMemory:
         # Replicated memory belongs to rank 0; the others only map it.
         error = 0
         if not replicated or comm.rank == 0:
-            error = comm._grow(replicated, heap.top_bytes)
+            # Not as far as the top: a block above may be one that could not be made.
+            error = comm._grow(replicated, min(allocation.span_stop_bytes, _LARGEST_BYTES))
         errors = _core.exchange(comm, Purpose.EMPTY, str(error).encode())
-        block = comm._block(
-            replicated, allocation.offset_bytes, size_bytes, (replicated, allocation.key)
-        )
         for rank, code in enumerate(map(int, errors)):
             if code:
+                heap.mark(allocation.key)
                 raise OSError(
                     code,
                     f"{os.strerror(code)}: rank {rank} has no {size_bytes} bytes of shared memory "
                     f"left for comm.empty",
                 )
-        return block
+        return comm._block(
+            replicated, allocation.offset_bytes, size_bytes, (replicated, allocation.key)
+        )
 
     def shard_zeros(
         self, comm: _core.CommunicatorBase, count: int, length: int, dtype: DType
