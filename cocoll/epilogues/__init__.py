@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cocoll.epilogues.activations import bias_dropout_residual, cast, gelu, relu, scale, silu
 from cocoll.epilogues.optimizers import adam, adamw, sgd
-from cocoll.epilogues.trace import Epilogue, Operand, Result, ScalarParameter, Traced, epilogue
+from cocoll.epilogues.trace import Epilogue, epilogue
+from cocoll.epilogues.traced import Operand, Result, ScalarParameter, Traced
 
 __all__ = [
     "Epilogue",

@@ -13,7 +13,7 @@ from typing import Any
 
 from cocoll.dtypes import DType
 from cocoll.epilogues import functions
-from cocoll.epilogues.trace import Epilogue, epilogue
+from cocoll.epilogues.trace import Epilogue
 from cocoll.errors import DTypeError, UsageError
 
 __all__ = ["bias_dropout_residual", "cast", "gelu", "relu", "scale", "silu"]
@@ -36,12 +36,14 @@ def scale(factor: float | None = None) -> Epilogue:
     ----------
     .. [1] Own.
     """
-    return _scale if factor is None else _scale.bind(factor=factor)
+    return _SCALE if factor is None else _SCALE.bind(factor=factor)
 
 
-@epilogue
 def _scale(x: Any, *, factor: float) -> Any:
     return x * factor
+
+
+_SCALE = Epilogue(_scale, name="scale")
 
 
 def cast(dtype: DType | str) -> Epilogue:
@@ -93,12 +95,14 @@ def relu() -> Epilogue:
     .. [1] V. Nair, G. E. Hinton, Rectified linear units improve restricted Boltzmann machines,
        ICML 2010, section 2.
     """
-    return _relu
+    return _RELU
 
 
-@epilogue
 def _relu(x: Any) -> Any:
     return functions.maximum(x, 0.0)
+
+
+_RELU = Epilogue(_relu, name="relu")
 
 
 def gelu(approximate: str = "none") -> Epilogue:
@@ -129,18 +133,22 @@ def gelu(approximate: str = "none") -> Epilogue:
     return _GELU[approximate]
 
 
-@epilogue
 def _gelu_exact(x: Any) -> Any:
     return 0.5 * x * (1.0 + functions.erf(x * math.sqrt(0.5)))
 
 
-@epilogue
+_GELU_EXACT = Epilogue(_gelu_exact, name="gelu")
+
+
 def _gelu_tanh(x: Any) -> Any:
     inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)
     return 0.5 * x * (1.0 + functions.tanh(inner))
 
 
-_GELU = {"none": _gelu_exact, "tanh": _gelu_tanh}
+_GELU_TANH = Epilogue(_gelu_tanh, name="gelu_tanh")
+
+
+_GELU = {"none": _GELU_EXACT, "tanh": _GELU_TANH}
 
 
 def silu() -> Epilogue:
@@ -156,12 +164,14 @@ def silu() -> Epilogue:
     .. [1] S. Elfwing, E. Uchibe, K. Doya, Sigmoid-weighted linear units for neural network
        function approximation in reinforcement learning, Neural Networks 107, 2018, equation 5.
     """
-    return _silu
+    return _SILU
 
 
-@epilogue
 def _silu(x: Any) -> Any:
     return x / (1.0 + functions.exp(-x))
+
+
+_SILU = Epilogue(_silu, name="silu")
 
 
 def bias_dropout_residual(p: float | None = None, *, seed: int = 0) -> Epilogue:
@@ -189,9 +199,11 @@ def bias_dropout_residual(p: float | None = None, *, seed: int = 0) -> Epilogue:
     scalars = {"seed": float(seed)}
     if p is not None:
         scalars["p"] = p
-    return _bias_dropout_residual.bind(**scalars)
+    return _BIAS_DROPOUT_RESIDUAL.bind(**scalars)
 
 
-@epilogue
 def _bias_dropout_residual(x: Any, bias: Any, residual: Any, *, p: float) -> Any:
     return functions.dropout(x + bias, p) + residual
+
+
+_BIAS_DROPOUT_RESIDUAL = Epilogue(_bias_dropout_residual, name="bias_dropout_residual")

@@ -1,171 +1,26 @@
-"""The typed expression graph that an epilogue is traced into.
-
-Nodes are numbered in the order they are made and equal nodes are one node, so that a graph has one
-canonical text, on every rank and in every Python. Values carry a :class:`Kind`: what they are
-computed in. Python numbers and keyword-only parameters are *scalars*: they have no type of their
-own and take that of the array they meet. Expressions of scalars alone are evaluated once an
-operation, in float64.
-"""
+"""The values that an epilogue is written with, and the nodes that operations on them make."""
 
 from __future__ import annotations
 
-import enum
-import math
 import numbers
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from cocoll.dtypes import DType
+from cocoll.epilogues.graph import Graph, Kind, Node
+from cocoll.epilogues.scalars import SCALAR_OPERATIONS
 from cocoll.errors import DTypeError, TraceError
 
-__all__ = ["Expression", "Graph", "Kind", "Node", "evaluate_scalars"]
+if TYPE_CHECKING:
+    from cocoll.dtypes import DType
+
+__all__ = ["Expression"]
 
 #: ``Philox`` keys give a dropout's ordinal 11 bits beside a seed of 53 (kernels/philox.h).
 MAX_DROPOUTS = 2048
 
-
-class Kind(enum.Enum):
-    """What a value is computed in; the value of a member is its C++ type."""
-
-    FLOAT32 = "float"
-    FLOAT64 = "double"
-    INT32 = "int32_t"
-    INT64 = "int64_t"
-    UINT8 = "uint8_t"
-    BOOL = "bool"
-    SCALAR = "scalar"
-    SCALAR_BOOL = "scalar_bool"
-
-    @classmethod
-    def of(cls, dtype: DType) -> Kind:
-        """Give what arrays of `dtype` are computed in."""
-        return _KIND_OF[dtype]
-
-    @property
-    def is_scalar(self) -> bool:
-        """Whether the value is the same for all elements and known before the kernel runs."""
-        return self in (Kind.SCALAR, Kind.SCALAR_BOOL)
-
-    @property
-    def is_boolean(self) -> bool:
-        """Whether the value is a truth value."""
-        return self in (Kind.BOOL, Kind.SCALAR_BOOL)
-
-    @property
-    def is_floating(self) -> bool:
-        """Whether the value is an array's of floating type."""
-        return self in (Kind.FLOAT32, Kind.FLOAT64)
-
-    @property
-    def is_integer(self) -> bool:
-        """Whether the value is an array's of integer type."""
-        return self in (Kind.INT32, Kind.INT64, Kind.UINT8)
-
-
-_KIND_OF = {
-    DType.FLOAT16: Kind.FLOAT32,
-    DType.BFLOAT16: Kind.FLOAT32,
-    DType.FLOAT32: Kind.FLOAT32,
-    DType.FLOAT64: Kind.FLOAT64,
-    DType.INT32: Kind.INT32,
-    DType.INT64: Kind.INT64,
-    DType.UINT8: Kind.UINT8,
-}
-_DTYPE_OF = {
-    Kind.FLOAT32: DType.FLOAT32,
-    Kind.FLOAT64: DType.FLOAT64,
-    Kind.INT32: DType.INT32,
-    Kind.INT64: DType.INT64,
-    Kind.UINT8: DType.UINT8,
-}
 # An integer array that meets a scalar is computed in a floating type that holds its values, as far
 # as there is one.
 _FLOAT_OF_INTEGER = {Kind.UINT8: Kind.FLOAT32, Kind.INT32: Kind.FLOAT64, Kind.INT64: Kind.FLOAT64}
 _WIDTH = {Kind.UINT8: 1, Kind.INT32: 4, Kind.INT64: 8, Kind.FLOAT32: 4, Kind.FLOAT64: 8}
-
-Attribute: TypeAlias = str | int | float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One operation of the graph.
-
-    Parameters
-    ----------
-    operation : str
-        ``"array"``, ``"scalar"``, ``"constant"``, or what it computes.
-    arguments : tuple of int
-        Indices of the nodes it reads.
-    kind : Kind
-        What it is computed in.
-    attribute : str, int, float or None
-        The name of an array or scalar, the value of a constant, the target of a cast, the ordinal
-        of a dropout.
-    """
-
-    operation: str
-    arguments: tuple[int, ...]
-    kind: Kind
-    attribute: Attribute = None
-
-    def describe(self) -> str:
-        """Give a text that is equal exactly for equal nodes, in every process."""
-        attribute = self.attribute
-        shown = attribute.hex() if isinstance(attribute, float) else repr(attribute)
-        return f"{self.operation}:{self.kind.value}:{shown}:{self.arguments}"
-
-
-class Graph:
-    """The nodes of one trace."""
-
-    def __init__(self) -> None:
-        self.nodes: list[Node] = []
-        self.scalars: dict[str, float | None] = {}
-        self.dropout_count = 0
-        self._index_of: dict[Node, int] = {}
-        self._array_dtypes: dict[int, DType] = {}
-
-    def add(
-        self, operation: str, arguments: tuple[int, ...], kind: Kind, attribute: Attribute = None
-    ) -> int:
-        """Give the index of a node, made if it is new."""
-        # Node(0.0) == Node(-0.0) == Node(0): constants are told apart by their bits.
-        if isinstance(attribute, float):
-            key = Node(operation, arguments, kind, attribute.hex())
-        else:
-            key = Node(operation, arguments, kind, attribute)
-        index = self._index_of.get(key)
-        if index is None:
-            index = len(self.nodes)
-            self.nodes.append(Node(operation, arguments, kind, attribute))
-            self._index_of[key] = index
-        return index
-
-    def array(self, name: str, dtype: DType) -> Expression:
-        """Give the value of an array parameter."""
-        index = self.add("array", (), Kind.of(dtype), name)
-        self._array_dtypes[index] = dtype
-        return Expression(self, index)
-
-    def scalar(self, name: str, default: float | None) -> Expression:
-        """Give the value of a scalar parameter, declared if it is new."""
-        self.scalars.setdefault(name, default)
-        return Expression(self, self.add("scalar", (), Kind.SCALAR, name))
-
-    def constant(self, value: float) -> Expression:
-        """Give the value of a number that the function holds."""
-        return Expression(self, self.add("constant", (), Kind.SCALAR, float(value)))
-
-    def dtype(self, index: int) -> DType:
-        """Give the type of a node: as stored for an array, as computed for anything else."""
-        stored = self._array_dtypes.get(index)
-        if stored is not None:
-            return stored
-        kind = self.nodes[index].kind
-        if kind not in _DTYPE_OF:
-            raise TraceError("a scalar or a truth value has no dtype of its own")
-        return _DTYPE_OF[kind]
 
 
 class Expression:
@@ -339,7 +194,7 @@ def lift(graph: Graph, value: Any) -> Expression:
             raise TraceError("a value of another trace was kept and used here")
         return value
     if isinstance(value, numbers.Real):
-        return graph.constant(float(value))
+        return Expression(graph, graph.add_constant(float(value)))
     raise TraceError(
         f"wanted a value of the epilogue or a number, got {type(value).__name__}; arrays come in "
         "as positional parameters, numbers that change as keyword-only ones"
@@ -387,7 +242,7 @@ def _apply(operation: str, values: tuple[Any, ...]) -> Expression:
         )
     folded = _fold(operation, lifted)
     if folded is not None:
-        return graph.constant(folded)
+        return Expression(graph, graph.add_constant(folded))
     arguments = tuple(convert(value, kind).index for value in lifted)
     return Expression(graph, graph.add(operation, arguments, kind))
 
@@ -397,7 +252,7 @@ def _fold(operation: str, values: tuple[Expression, ...]) -> float | None:
     constants = [_constant_value(value) for value in values]
     if any(constant is None for constant in constants):
         return None
-    return _SCALAR_OPERATIONS[operation](*constants)
+    return SCALAR_OPERATIONS[operation](*constants)
 
 
 def _constant_value(value: Expression) -> float | None:
@@ -511,119 +366,9 @@ def drop(value: Any, p: Any) -> Expression:
         raise TraceError(f"an epilogue has at most {MAX_DROPOUTS} dropouts")
     ordinal = graph.dropout_count
     graph.dropout_count += 1
-    seed, step = graph.scalar("seed", 0.0), graph.scalar("step", 0.0)
+    seed, step = graph.add_scalar("seed", 0.0), graph.add_scalar("step", 0.0)
     threshold = graph.add("dropout_threshold", (p.index,), Kind.SCALAR)
     scale = Expression(graph, graph.add("dropout_scale", (p.index,), Kind.SCALAR))
-    arguments = (threshold, seed.index, step.index)
+    arguments = (threshold, seed, step)
     kept = Expression(graph, graph.add("keep", arguments, Kind.BOOL, ordinal))
     return select(kept, value * scale, 0.0)
-
-
-def _divide(a: float, b: float) -> float:
-    if b != 0.0:
-        return a / b
-    if a == 0.0 or math.isnan(a):
-        return math.nan
-    return math.copysign(math.inf, a) * math.copysign(1.0, b)
-
-
-def _power(a: float, b: float) -> float:
-    if a == 0.0 and b < 0.0:
-        odd = b.is_integer() and b % 2.0 == 1.0
-        return math.copysign(math.inf, a) if odd else math.inf
-    try:
-        return math.pow(a, b)
-    except OverflowError:
-        odd = b.is_integer() and b % 2.0 == 1.0
-        return -math.inf if a < 0.0 and odd else math.inf
-    except ValueError:
-        return math.nan
-
-
-def _exponential(x: float) -> float:
-    try:
-        return math.exp(x)
-    except OverflowError:
-        return math.inf
-
-
-def _logarithm(x: float) -> float:
-    if x > 0.0:
-        return math.log(x)
-    return -math.inf if x == 0.0 else math.nan
-
-
-def _smaller(a: float, b: float) -> float:
-    return a if a < b or math.isnan(a) else b
-
-
-def _larger(a: float, b: float) -> float:
-    return a if a > b or math.isnan(a) else b
-
-
-def _dropout_threshold(p: float) -> float:
-    return math.ceil(p * 16777216.0) if 0.0 <= p <= 1.0 else 0.0
-
-
-def _dropout_scale(p: float) -> float:
-    return _divide(1.0, 1.0 - p) if 0.0 <= p <= 1.0 else math.nan
-
-
-# What `prepare` computes, with C's answers where Python would raise.
-_SCALAR_OPERATIONS: dict[str, Callable[..., float]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": _divide,
-    "pow": _power,
-    "min": _smaller,
-    "max": _larger,
-    "neg": lambda a: -a,
-    "abs": abs,
-    "sqrt": lambda a: math.sqrt(a) if a >= 0.0 else math.nan,
-    "exp": _exponential,
-    "tanh": math.tanh,
-    "erf": math.erf,
-    "log": _logarithm,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "and": lambda a, b: bool(a) and bool(b),
-    "or": lambda a, b: bool(a) or bool(b),
-    "not": lambda a: not a,
-    "where": lambda c, a, b: a if c else b,
-    "dropout_threshold": _dropout_threshold,
-    "dropout_scale": _dropout_scale,
-}
-
-
-def evaluate_scalars(nodes: tuple[Node, ...], values: dict[str, float]) -> dict[int, float]:
-    """Evaluate all scalar nodes in float64: what the generated ``prepare`` does, in Python.
-
-    Parameters
-    ----------
-    nodes : tuple of Node
-        A graph in order.
-    values : dict of str to float
-        The value of every scalar parameter.
-
-    Returns
-    -------
-    dict of int to float
-        Value by node index.
-    """
-    results: dict[int, float] = {}
-    for index, node in enumerate(nodes):
-        if not node.kind.is_scalar:
-            continue
-        if node.operation == "constant" and isinstance(node.attribute, float):
-            results[index] = node.attribute
-        elif node.operation == "scalar":
-            results[index] = float(values[str(node.attribute)])
-        else:
-            arguments = [results[argument] for argument in node.arguments]
-            results[index] = float(_SCALAR_OPERATIONS[node.operation](*arguments))
-    return results

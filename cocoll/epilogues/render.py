@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from cocoll.dtypes import DType
-from cocoll.epilogues.expr import Kind, Node
+from cocoll.epilogues.graph import Kind, Node
 
 if TYPE_CHECKING:
-    from cocoll.epilogues.trace import Traced
+    from cocoll.epilogues.traced import Traced
 
 __all__ = ["render_functor", "render_prepare", "storage_type"]
 

@@ -3,172 +3,24 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import linecache
-import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from types import CodeType, TracebackType
-from typing import Any, NoReturn, overload
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from cocoll.dtypes import DType
-from cocoll.epilogues.expr import (
-    Expression,
-    Graph,
-    Kind,
-    Node,
-    convert,
-    evaluate_scalars,
-    lift,
-    round_to,
-)
+from cocoll.epilogues.assembly import OUTPUT, Request, assemble
+from cocoll.epilogues.expr import Expression, lift
+from cocoll.epilogues.graph import Graph
+from cocoll.epilogues.location import find_offending_place, quote_line
 from cocoll.errors import DTypeError, TraceError, UsageError
 
-__all__ = ["Epilogue", "Operand", "Result", "ScalarParameter", "Traced", "epilogue"]
+if TYPE_CHECKING:
+    from cocoll.dtypes import DType
+    from cocoll.epilogues.traced import Traced
 
-#: The name under which a function returns the output of the call.
-OUTPUT = "out"
-
-# Raised by 1 whenever equal graphs come to mean something else.
-_DIGEST_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """An array that every rank receives.
-
-    Parameters
-    ----------
-    name : str
-        ``"out"``, or the replicated array that is updated.
-    dtype : DType
-        How it is stored.
-    node : int
-        The node that computes it.
-    """
-
-    name: str
-    dtype: DType
-    node: int
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """An array that an epilogue reads or updates.
-
-    Parameters
-    ----------
-    name : str
-        The parameter.
-    dtype : DType
-        How it is stored.
-    sharded : bool
-        Whether the array given is this rank's shard only; it is then updated in place.
-    updated : bool
-        Whether the function returns a new value for it.
-    result_index : int or None
-        Which result it is, if it is replicated and updated.
-    source_node : int or None
-        The node that reads it; None if it is written only.
-    node : int or None
-        The node that computes its new value, if it is sharded and updated.
-    """
-
-    name: str
-    dtype: DType
-    sharded: bool
-    updated: bool
-    result_index: int | None
-    source_node: int | None
-    node: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ScalarParameter:
-    """A number that may change every call without recompiling.
-
-    Parameters
-    ----------
-    name : str
-        The keyword-only parameter.
-    default : float or None
-        What it is when not given; None if it must be given.
-    """
-
-    name: str
-    default: float | None
-
-
-@dataclass(frozen=True)
-class Traced:
-    """An epilogue for one combination of dtypes and arrays.
-
-    Parameters
-    ----------
-    name : str
-        The function, for people.
-    source_dtype : DType
-        How the sources of the reduction are stored.
-    accumulate : DType
-        What they are added in, and the type of the first parameter.
-    results : tuple of Result
-        What all ranks receive: ``"out"`` first, then in the order of the parameters.
-    operands : tuple of Operand
-        The arrays, in the order of the parameters.
-    scalars : tuple of ScalarParameter
-        The numbers, in the order that kernels take them.
-    derived : tuple of int
-        The scalar nodes that the kernel reads: what ``prepare`` writes.
-    source_node : int or None
-        The node that reads the reduced value.
-    nodes : tuple of Node
-        The graph.
-    digest : str
-        SHA-256 of the graph and all dtypes, in hexadecimal; defaults of scalars do not enter.
-    """
-
-    name: str
-    source_dtype: DType
-    accumulate: DType
-    results: tuple[Result, ...]
-    operands: tuple[Operand, ...]
-    scalars: tuple[ScalarParameter, ...]
-    derived: tuple[int, ...]
-    source_node: int | None
-    nodes: tuple[Node, ...]
-    digest: str
-
-    def prepare(self, scalars: Mapping[str, float]) -> list[float]:
-        """Derive what the kernel reads from the scalars, in float64.
-
-        Parameters
-        ----------
-        scalars : Mapping of str to float
-            A value for every scalar that has no default, and any others.
-
-        Returns
-        -------
-        list of float
-            One number for each of `derived`.
-
-        Raises
-        ------
-        UsageError
-            A scalar is missing or unknown.
-        """
-        known = {scalar.name: scalar.default for scalar in self.scalars}
-        unknown = sorted(set(scalars) - set(known))
-        if unknown:
-            raise UsageError(f"epilogue {self.name!r} has no scalar {unknown[0]!r}")
-        values = {**known, **scalars}
-        missing = [name for name, value in values.items() if value is None]
-        if missing:
-            raise UsageError(f"epilogue {self.name!r} needs the scalar {missing[0]!r}")
-        evaluated = evaluate_scalars(self.nodes, {k: v for k, v in values.items() if v is not None})
-        return [evaluated[index] for index in self.derived]
+__all__ = ["Epilogue", "epilogue"]
 
 
 class Epilogue:
@@ -369,7 +221,7 @@ class Epilogue:
         code = getattr(self.function, "__code__", None)
         message = f"epilogue {self.name!r}: {problem}"
         if isinstance(code, CodeType):
-            message = _with_line(message, code.co_filename, code.co_firstlineno, code.co_name)
+            message = quote_line(message, code.co_filename, code.co_firstlineno, code.co_name)
         raise TraceError(message)
 
     def _checked_default(self, scalar: str, value: Any) -> float | None:
@@ -408,20 +260,23 @@ class Epilogue:
     ) -> Traced:
         graph = Graph()
         # The first parameter is the reduced value: no name of an array can be empty.
-        value = graph.array("", source_dtype.accumulate)
+        value = Expression(graph, graph.add_array("", source_dtype.accumulate))
         given = {
-            name: graph.array(name, arrays[name]) if name in arrays else None
+            name: Expression(graph, graph.add_array(name, arrays[name])) if name in arrays else None
             for name in self._arrays
         }
         scalars = {
-            name: graph.scalar(name, self.scalar_defaults[name]) for name in self._declared_scalars
+            name: Expression(graph, graph.add_scalar(name, self.scalar_defaults[name]))
+            for name in self._declared_scalars
         }
         try:
             returned = self.function(value, *given.values(), **scalars)
             outputs = self._read_outputs(graph, returned, arrays)
         except Exception as error:
             raise self._located(error) from error
-        return self._assemble(graph, outputs, source_dtype, arrays, out_dtype)
+        in_order = {name: arrays[name] for name in self._arrays if name in arrays}
+        request = Request(self.name, source_dtype, in_order, self.sharded, out_dtype)
+        return assemble(request, graph, outputs, self.scalar_defaults)
 
     def _read_outputs(
         self, graph: Graph, returned: Any, arrays: Mapping[str, DType]
@@ -458,168 +313,17 @@ class Epilogue:
         message = f"epilogue {self.name!r} cannot be traced: {text}"
         code = getattr(self.function, "__code__", None)
         own_file = code.co_filename if isinstance(code, CodeType) else ""
-        place = _offending_place(error.__traceback__, own_file)
+        place = find_offending_place(error.__traceback__, own_file)
         if place is None and isinstance(code, CodeType):
             place = (code.co_filename, code.co_firstlineno, code.co_name)
         if place is None:
             return kind(message)
         return kind(
-            _with_line(message, *place),
+            quote_line(message, *place),
             filename=place[0],
             line_number=place[1],
             source_line=linecache.getline(place[0], place[1]).strip(),
         )
-
-    def _assemble(
-        self,
-        graph: Graph,
-        outputs: dict[str, Expression],
-        source_dtype: DType,
-        arrays: Mapping[str, DType],
-        out_dtype: DType | None,
-    ) -> Traced:
-        stored = {
-            name: self._output_dtype(name, value, source_dtype, arrays, out_dtype)
-            for name, value in outputs.items()
-        }
-        computed = {
-            name: _to_store(graph, value, stored[name]).index for name, value in outputs.items()
-        }
-        nodes, renumbered = _reachable(graph, computed.values())
-        arrays_read = {
-            str(node.attribute): index
-            for index, node in enumerate(nodes)
-            if node.operation == "array"
-        }
-        results = []
-        operands = []
-        if OUTPUT in outputs:
-            results.append(Result(OUTPUT, stored[OUTPUT], renumbered[computed[OUTPUT]]))
-        for name in self._arrays:
-            if name not in arrays:
-                continue
-            updated, sharded = name in outputs, name in self.sharded
-            result_index = None
-            if updated and not sharded:
-                result_index = len(results)
-                results.append(Result(name, arrays[name], renumbered[computed[name]]))
-            operands.append(
-                Operand(
-                    name,
-                    arrays[name],
-                    sharded=sharded,
-                    updated=updated,
-                    result_index=result_index,
-                    source_node=arrays_read.get(name),
-                    node=renumbered[computed[name]] if updated and sharded else None,
-                )
-            )
-        scalars = tuple(
-            ScalarParameter(name, self.scalar_defaults.get(name, default))
-            for name, default in graph.scalars.items()
-        )
-        text = [
-            f"version {_DIGEST_VERSION}",
-            f"source {source_dtype.label}",
-            *(f"node {node.describe()}" for node in nodes),
-            *(f"result {r.name} {r.dtype.label} {r.node}" for r in results),
-            *(
-                f"operand {o.name} {o.dtype.label} {o.sharded} {o.updated} "
-                f"{o.result_index} {o.node}"
-                for o in operands
-            ),
-            *(f"scalar {s.name}" for s in scalars),
-        ]
-        return Traced(
-            name=self.name,
-            source_dtype=source_dtype,
-            accumulate=source_dtype.accumulate,
-            results=tuple(results),
-            operands=tuple(operands),
-            scalars=scalars,
-            derived=_derived(nodes),
-            source_node=arrays_read.get(""),
-            nodes=nodes,
-            digest=hashlib.sha256("\n".join(text).encode()).hexdigest(),
-        )
-
-    def _output_dtype(
-        self,
-        name: str,
-        value: Expression,
-        source_dtype: DType,
-        arrays: Mapping[str, DType],
-        out_dtype: DType | None,
-    ) -> DType:
-        if name != OUTPUT:
-            return arrays[name]
-        if out_dtype is not None:
-            return out_dtype
-        if value.node.operation == "cast":
-            return DType.parse(str(value.node.attribute))
-        return source_dtype
-
-
-def _to_store(graph: Graph, value: Expression, stored: DType) -> Expression:
-    """Give an output in the kind that arrays of its dtype are computed in."""
-    kind = Kind.of(stored)
-    if value.kind is kind:
-        return value
-    if value.kind is Kind.FLOAT64 and stored is not DType.FLOAT32:
-        # Through float32, a 16-bit result would be rounded twice.
-        return round_to(value, stored)
-    return convert(value, kind)
-
-
-def _reachable(graph: Graph, roots: Iterable[int]) -> tuple[tuple[Node, ...], dict[int, int]]:
-    """Give the nodes that `roots` need, renumbered in order."""
-    needed = set(roots)
-    for index in range(len(graph.nodes) - 1, -1, -1):
-        if index in needed:
-            needed.update(graph.nodes[index].arguments)
-    renumbered: dict[int, int] = {}
-    nodes: list[Node] = []
-    for index in sorted(needed):
-        node = graph.nodes[index]
-        renumbered[index] = len(nodes)
-        arguments = tuple(renumbered[argument] for argument in node.arguments)
-        nodes.append(Node(node.operation, arguments, node.kind, node.attribute))
-    return tuple(nodes), renumbered
-
-
-def _derived(nodes: tuple[Node, ...]) -> tuple[int, ...]:
-    """Give the scalar nodes that array nodes read, apart from constants."""
-    read = {
-        argument
-        for node in nodes
-        if not node.kind.is_scalar
-        for argument in node.arguments
-        if nodes[argument].kind.is_scalar and nodes[argument].operation != "constant"
-    }
-    return tuple(sorted(read))
-
-
-_LIBRARY_ROOTS = (
-    str(Path(__file__).parent),
-    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
-)
-
-
-def _offending_place(traceback: TracebackType | None, own_file: str) -> tuple[str, int, str] | None:
-    """Give file, line and function of the deepest frame that is the user's own."""
-    place = None
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if code.co_filename == own_file or not code.co_filename.startswith(_LIBRARY_ROOTS):
-            place = (code.co_filename, traceback.tb_lineno, code.co_name)
-        traceback = traceback.tb_next
-    return place
-
-
-def _with_line(message: str, filename: str, line_number: int, function: str) -> str:
-    line = linecache.getline(filename, line_number).strip()
-    quoted = line or "(its source is not available)"
-    return f'{message}\n  File "{filename}", line {line_number}, in {function}\n    {quoted}'
 
 
 @overload

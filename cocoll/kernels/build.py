@@ -6,27 +6,22 @@ compiled if it is in neither.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
 import json
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-from cocoll.errors import (
-    CompilerNotFoundError,
-    InternalError,
-    KernelError,
-    UnsupportedError,
-)
+from cocoll.errors import CompilerNotFoundError, InternalError, KernelError, UnsupportedError
 from cocoll.kernels.cache import KernelCache
 from cocoll.kernels.compiler import Compiler, find_compiler
 from cocoll.kernels.isa import compile_options, cpu_levels, isa_levels, select_levels
+from cocoll.kernels.library import Entry, Kernel, make_kernel, read_table
+from cocoll.kernels.settings import BuildSettings
 from cocoll.kernels.spec import KernelSpec
 
 if TYPE_CHECKING:
@@ -34,120 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BuildSettings", "Kernel", "KernelLoader", "KernelSpec", "load"]
 
-_ABI_VERSION = 1
-_TABLE_SYMBOL = "cocoll_kernel_table"
 _PACKAGE_DIRECTORY = Path(__file__).resolve().parent
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class BuildSettings:
-    """What the loading of kernels depends on.
-
-    Parameters
-    ----------
-    cache_dir : Path
-        The folder of the disk cache.
-    no_compile : bool, default False
-        Never run a compiler.
-    isa : str or None, default None
-        The level to use; None for the best that the CPU has.
-    environment : Mapping of str to str
-        Where the compiler looks up CXX and PATH.
-    catalogue_dir : Path
-        Where the libraries of the catalogue lie.
-    """
-
-    cache_dir: Path
-    no_compile: bool = False
-    isa: str | None = None
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
-    catalogue_dir: Path = _PACKAGE_DIRECTORY
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> BuildSettings:
-        """Give the settings of COCOLL_CACHE_DIR, COCOLL_NO_COMPILE and COCOLL_ISA.
-
-        Parameters
-        ----------
-        environment : Mapping of str to str, optional
-            In place of the process's own.
-
-        Returns
-        -------
-        BuildSettings
-            The cache lies in COCOLL_CACHE_DIR, else $XDG_CACHE_HOME/cocoll, else ~/.cache/cocoll.
-        """
-        environment = os.environ if environment is None else environment
-        named = environment.get("COCOLL_CACHE_DIR")
-        if named:
-            cache_dir = Path(named)
-        else:
-            base = environment.get("XDG_CACHE_HOME")
-            cache_dir = (Path(base) if base else Path.home() / ".cache") / "cocoll"
-        return cls(
-            cache_dir=cache_dir,
-            no_compile=environment.get("COCOLL_NO_COMPILE", "").lower()
-            in ("1", "true", "yes", "on"),
-            isa=environment.get("COCOLL_ISA") or None,
-            environment=dict(environment),
-        )
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A kernel in memory.
-
-    Parameters
-    ----------
-    reduce_address : int
-        A ``cocoll_reduce_fn``.
-    prepare_address : int
-        A ``cocoll_prepare_fn``; 0 if the kernel reads the scalars of the call unchanged.
-    derived_count : int
-        How many doubles the kernel reads.
-    origin : str
-        ``"catalogue"``, ``"cache"`` or ``"compiled"``.
-    isa : str
-        The ISA level it is built for.
-    """
-
-    reduce_address: int
-    prepare_address: int
-    derived_count: int
-    origin: Literal["catalogue", "cache", "compiled"]
-    isa: str
-
-
-class _Entry(ctypes.Structure):
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("reduce", ctypes.c_void_p),
-        ("prepare", ctypes.c_void_p),
-        ("derived_count", ctypes.c_int32),
-    )
-
-
-class _Table(ctypes.Structure):
-    _fields_ = (
-        ("abi_version", ctypes.c_int32),
-        ("entry_count", ctypes.c_int32),
-        ("entries", ctypes.POINTER(_Entry)),
-    )
-
-
-def _read_table(library: Path) -> dict[str, _Entry]:
-    """Load a kernel library for the rest of the process and give its entries by name."""
-    try:
-        table = _Table.in_dll(ctypes.CDLL(str(library)), _TABLE_SYMBOL)
-    except (OSError, ValueError) as error:
-        raise KernelError(f"{library} cannot be loaded: {error}") from error
-    if table.abi_version != _ABI_VERSION:
-        raise KernelError(
-            f"{library} has kernel interface {table.abi_version}, this cocoll has {_ABI_VERSION}; "
-            "reinstall cocoll"
-        )
-    return {table.entries[i].name.decode(): table.entries[i] for i in range(table.entry_count)}
 
 
 class KernelLoader:
@@ -165,7 +48,7 @@ class KernelLoader:
         self._lock = threading.Lock()
         self._kernels: dict[str, Kernel] = {}
         self._levels = select_levels(self.settings.isa, cpu_levels())
-        self._catalogue: tuple[str, dict[str, _Entry]] | None = None
+        self._catalogue: tuple[str, dict[str, Entry]] | None = None
 
     @classmethod
     def from_settings(cls, settings: Settings) -> KernelLoader:
@@ -283,21 +166,21 @@ class KernelLoader:
                 self._kernels[name] = kernel
             return kernel
 
-    def _open_catalogue(self) -> tuple[str, dict[str, _Entry]]:
+    def _open_catalogue(self) -> tuple[str, dict[str, Entry]]:
         """Give the best level of the catalogue that is built, and its kernels."""
         if self._catalogue is None:
             self._catalogue = (self._levels[0], {})
             for level in self._levels:
                 library = self.settings.catalogue_dir / f"_catalogue_{level}.so"
                 if library.exists():
-                    self._catalogue = (level, _read_table(library))
+                    self._catalogue = (level, read_table(library))
                     break
         return self._catalogue
 
     def _from_catalogue(self, name: str) -> Kernel | None:
         level, entries = self._open_catalogue()
         entry = entries.get(name)
-        return None if entry is None else _kernel(entry, "catalogue", level)
+        return None if entry is None else make_kernel(entry, "catalogue", level)
 
     def _from_cache_or_compiler(self, spec: KernelSpec) -> Kernel:
         level = self._levels[0]
@@ -329,10 +212,10 @@ class KernelLoader:
                     f"kernel {spec.name()} cannot be stored in {self.settings.cache_dir}: {error}; "
                     "COCOLL_CACHE_DIR names another folder"
                 ) from error
-        entry = _read_table(library).get(spec.name())
+        entry = read_table(library).get(spec.name())
         if entry is None:
             raise InternalError(f"{library} lacks the kernel {spec.name()}")
-        return _kernel(entry, "compiled" if built else "cache", level)
+        return make_kernel(entry, "compiled" if built else "cache", level)
 
     def _key(self, source: str, options: list[str]) -> str:
         digest = hashlib.sha256()
@@ -380,16 +263,6 @@ def _write_note(note: Path, text: str) -> None:
         raise KernelError(
             f"{note.parent} cannot be written: {error}; COCOLL_CACHE_DIR names another folder"
         ) from error
-
-
-def _kernel(entry: Any, origin: Literal["catalogue", "cache", "compiled"], isa: str) -> Kernel:
-    return Kernel(
-        reduce_address=int(entry.reduce),
-        prepare_address=int(entry.prepare or 0),
-        derived_count=int(entry.derived_count),
-        origin=origin,
-        isa=isa,
-    )
 
 
 def load(spec: KernelSpec, settings: BuildSettings | None = None) -> Kernel:

@@ -74,7 +74,7 @@ class Compiler:
         Raises
         ------
         CompileError
-            The compiler refuses; carries the source path, the options and the log.
+            The compiler refuses; carries the source and its path, the options and the log.
         """
         command = [*self.command, *options, "-shared", str(source), "-o", str(library), "-lm"]
         try:
@@ -98,6 +98,7 @@ class Compiler:
             raise CompileError(
                 f"{shlex.join(command)} exited with {ran.returncode}:\n{ran.stderr}",
                 source_path=str(source),
+                source=source.read_text(encoding="utf-8"),
                 options=list(options),
                 log=ran.stderr,
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cocoll.epilogues.expr import Kind
+from cocoll.epilogues.graph import Kind
 from cocoll.epilogues.render import (
     dropout_ordinals,
     passes_scalars_on,
@@ -18,7 +18,7 @@ from cocoll.errors import UsageError
 
 if TYPE_CHECKING:
     from cocoll.dtypes import DType
-    from cocoll.epilogues.trace import Operand, Result, Traced
+    from cocoll.epilogues.traced import Operand, Result, Traced
 
 __all__ = ["OPS", "KernelSpec", "render_kernels", "render_library", "render_table"]
 
