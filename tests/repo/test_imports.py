@@ -17,7 +17,7 @@ LAYERS = (
     ("plan", "topology", "epilogues", "kernels"),
     ("algorithms", "resharding", "programs", "_core", "cuda", "host"),
     ("array", "stream", "bootstrap", "symmetric", "failure", "flight"),
-    ("communicator",),
+    ("communicator", "variants"),
     ("collectives", "torch", "jax"),
     ("",),
     ("tune", "testing", "cli"),

@@ -13,7 +13,12 @@ SOFT_LIMIT_LINES = 400
 HARD_LIMIT_LINES = 800
 
 # Why each of these may be longer than the soft limit.
-ALLOWED_LONGER: dict[str, str] = {}
+ALLOWED_LONGER = {
+    "cocoll/_core.pyx": "the public calls: more than half is their documentation",
+    "cocoll/communicator.py": "the public methods: more than half is their documentation",
+    "cocoll/host/calls.pxi": "one path from a call's arguments to the executor, split nowhere well",
+    "cocoll/host/interpreter.h": "one state machine: its steps share all of its state",
+}
 
 SOURCES = sorted(
     [*module_files(), *(h for h in PACKAGE.rglob("*.h") if "_generated" not in h.parts)]
