@@ -100,7 +100,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="bytes of one rank's input, with KiB, MiB or GiB; default: the suite's cases",
     )
     parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"))
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=Settings().rounds)
     parser.add_argument("--json", type=Path, metavar="FILE", help="one object a line")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="needs matplotlib")
     parser.add_argument(
@@ -112,7 +112,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--budget-seconds",
         type=float,
-        default=8.0,
+        default=Settings().budget_seconds,
         help="what one peer may take of a case's time before it sits out the last rounds",
     )
     parser.add_argument(

@@ -18,7 +18,7 @@
 #define MADV_COLLAPSE 25
 #endif
 
-enum { BLOCK_BYTES = 128, PROBE_NANOSECONDS = 40000 };
+enum { BLOCK_BYTES = 128, PROBE_NANOSECONDS = 40000, SPINS_BEFORE_YIELD = 4000 };
 
 // One job's control page; every field that is written by another rank has two cache lines of its
 // own, because adjacent lines are prefetched in pairs.
@@ -63,8 +63,8 @@ int bench_use_huge_pages(void* memory, uint64_t bytes, int shared) {
   return madvise(memory, bytes, MADV_HUGEPAGE) == 0;
 }
 
-// A central barrier. `yields` is for more ranks than cores: a rank that spins would keep the rank
-// it waits for off the core.
+// A central barrier. With `yields` (more ranks than cores) a rank yields at once, because spinning
+// would keep the rank it waits for off the core; else after a while, in case a stranger runs there.
 void bench_barrier(bench_control* control, uint32_t world_size, int yields) {
   uint32_t generation = __atomic_load_n(&control->generation, __ATOMIC_ACQUIRE);
   if (__atomic_add_fetch(&control->arrived, 1, __ATOMIC_ACQ_REL) == world_size) {
@@ -72,11 +72,13 @@ void bench_barrier(bench_control* control, uint32_t world_size, int yields) {
     __atomic_store_n(&control->generation, generation + 1, __ATOMIC_RELEASE);
     return;
   }
+  uint32_t spins = yields ? SPINS_BEFORE_YIELD : 0;
   while (__atomic_load_n(&control->generation, __ATOMIC_ACQUIRE) == generation) {
-    if (yields) {
-      sched_yield();
-    } else {
+    if (spins < SPINS_BEFORE_YIELD) {
       relax();
+      ++spins;
+    } else {
+      sched_yield();
     }
   }
 }

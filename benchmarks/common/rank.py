@@ -123,7 +123,9 @@ class Rank:
         form: str = command["form"]
         group = self._current_group()
         calls: int = command["calls"]
-        reply: dict[str, list[float]] = {"seconds": [], "rewrite_seconds": [], "probe": []}
+        reply: dict[str, list[float]] = {
+            name: [] for name in ("seconds", "rewrite_seconds", "probe", "start")
+        }
         limit = self._limits.get(form.rsplit("/", 1)[0])
         if calls > 1:
             self._sample_loop(form, calls, reply)
@@ -141,11 +143,13 @@ class Rank:
                 rewrite_seconds = sum(self._rewrite(array, word) for array in call_inputs)
             probe = self._probe()
             self._barrier()
+            start = time.monotonic()  # one clock for all processes of a machine
             seconds = limit.measure(form.rsplit("/", 1)[1]) if limit else self._runner.measure(form)
             if repetition >= warm:
                 reply["seconds"].append(seconds)
                 reply["rewrite_seconds"].append(rewrite_seconds)
                 reply["probe"].append(probe)
+                reply["start"].append(start)
         return reply
 
     def release(self, command: Message) -> Message:

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.cases import Entry, Group
 from benchmarks.common.memory import private_array
@@ -118,6 +116,9 @@ class _TensorsRunner(Runner):
         self._master: NDArray[np.float32] | None = None
         self._masters: list[torch.nn.Parameter] = []
         self._wide: list[torch.Tensor] = []
+        self._params: list[torch.nn.Parameter] = []
+        self._optimizer: Any = None
+        self._ddp: Any = None
 
     def open(self) -> None:
         """Join over ``env://``."""
@@ -162,6 +163,8 @@ class DdpRunner(_TensorsRunner):
 
     def prepare(self, group: Group) -> list[Entry]:
         """Build model, DDP and optimizer."""
+        from torch.nn.parallel import DistributedDataParallel
+
         params, gradients = self._allocate(group)
         model = _Model(params, gradients)
         self._ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
@@ -211,7 +214,8 @@ class DdpRunner(_TensorsRunner):
 
     def release(self) -> None:
         """Drop the model."""
-        del self._ddp, self._params, self._optimizer
+        self._params = []
+        self._ddp = self._optimizer = None
         self._master = None
         self._masters, self._wide = [], []
 
@@ -249,7 +253,6 @@ class ZeroRunner(_TensorsRunner):
         self._params = [torch.nn.Parameter(param) for param in params]
         for param, gradient in zip(self._params, gradients, strict=True):
             param.grad = gradient
-        self._flat_gradient = as_tensor(self._gradient)
         self._make_optimizer()
         return [Entry("step", "zero", "peer")]
 
@@ -272,9 +275,12 @@ class ZeroRunner(_TensorsRunner):
     def release(self) -> None:
         """Drop the optimizer."""
         self._params = []
-        del self._optimizer, self._flat_gradient
+        self._optimizer = None
 
     def _make_optimizer(self) -> None:
+        # Imported where it is used: it takes a second, and Gloo's job has no need of it.
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
         self._optimizer = ZeroRedundancyOptimizer(
             self._params,
             optimizer_class=torch.optim.Adam,
@@ -285,5 +291,5 @@ class ZeroRunner(_TensorsRunner):
         )
 
     def _step(self) -> None:
-        dist.all_reduce(self._flat_gradient)
+        dist.all_reduce(as_tensor(self._gradient))
         self._optimizer.step()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.cases import Entry, Group, View
-from benchmarks.common.driver import GroupResult, Settings, Track, measure_group
+from benchmarks.common.driver import GroupResult, Settings, Track, _spans, measure_group
 from benchmarks.common.jobs import Job
 from benchmarks.common.records import make_records, missing_peers
 from benchmarks.common.samples import FAR, MIXED, NEAR, Sample
@@ -247,3 +247,16 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def test_spans_count_from_the_first_start_to_the_last_end() -> None:
+    early = {"start": [10.0, 20.0], "seconds": [1.0, 0.5]}
+    late = {"start": [10.5, 20.0], "seconds": [1.0, 0.7]}
+    assert _spans([early, late]) == pytest.approx([1.5, 0.7])
+
+
+def test_forms_far_from_the_best_are_left_out(make_job: Make) -> None:
+    result = _measure(_group(), [make_job("fake", fault="slow")], rounds=5)
+    in_place, out_of_place = result.tracks
+    assert len(in_place.samples) == 5
+    assert len(out_of_place.samples) == 3
