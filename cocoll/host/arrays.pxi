@@ -48,6 +48,7 @@ cdef int _acquire(object value, str name, int dtype, Array* array) except -1:
     # Fills `array` from any array that cocoll accepts. `dtype` (or -1) says what 16-bit integers
     # stand for. The caller releases.
     cdef int dim
+    cdef int64_t stride_bytes
     array.acquired = False
     if PyObject_CheckBuffer(value) and type(value) is not Block:
         try:
@@ -65,9 +66,14 @@ cdef int _acquire(object value, str name, int dtype, Array* array) except -1:
         array.itemsize_bytes = <int32_t>array.view.itemsize
         array.layout.ndim = array.view.ndim
         array.layout.itemsize_bytes = array.itemsize_bytes
-        for dim in range(array.view.ndim):
+        stride_bytes = array.itemsize_bytes
+        for dim in range(array.view.ndim - 1, -1, -1):
             array.layout.shape[dim] = array.view.shape[dim]
-            array.layout.stride_bytes[dim] = array.view.strides[dim]
+            # Some exporters (ctypes) give no strides, whatever they are asked for.
+            if array.view.strides != NULL:
+                stride_bytes = array.view.strides[dim]
+            array.layout.stride_bytes[dim] = stride_bytes
+            stride_bytes *= array.view.shape[dim]
         return _settle(array)
     return _acquire_described(value, name, dtype, array)
 
