@@ -125,9 +125,11 @@ struct Task {
     sequence_ = session->execution->sequence();
     culprit_ = session->endpoint.culprit;
     status_ = status;
+    // Whoever has seen a later operation end must see this one ended; whoever sleeps until this one
+    // ends finds the turn passed on.
+    finished_.store(true, std::memory_order_release);
     session->gate.complete(ticket);
     std::lock_guard<std::mutex> lock(mutex_);
-    finished_.store(true, std::memory_order_release);
     ended_.notify_all();
   }
 
