@@ -91,7 +91,7 @@ lint: $(VENV)/.stamp-build $(VENV)/.stamp-lint $(VENV)/.stamp-test type
 
 type: $(VENV)/.stamp-build $(VENV)/.stamp-lint $(VENV)/.stamp-test
 	$(BIN)/mypy
-	$(BIN)/stubtest cocoll --allowlist tests/repo/stubtest_allowlist.txt
+	$(BIN)/stubtest cocoll --mypy-config-file pyproject.toml --allowlist tests/repo/stubtest_allowlist.txt
 
 format: $(VENV)/.stamp-lint
 	$(BIN)/ruff check --fix-only .
