@@ -29,7 +29,7 @@ class Tuning:
 
     inline_bytes: int = 64
     one_shot_bytes: int = 16 << 10
-    chunk_bytes: int = 512 << 10
+    chunk_bytes: int = 128 << 10
     slots: int = 2
     staging_bytes: int = 4 << 20
     programs: int = 256
