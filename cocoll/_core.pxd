@@ -183,6 +183,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         void leave()
         uint64_t issue()
         cbool is_turn(uint64_t ticket) const
+        cbool entered() const
         cbool idle() const
         uint64_t issued() const
         cbool wait_turn(uint64_t ticket, int64_t nanoseconds)
@@ -215,12 +216,12 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
     cbool has_left(const Control* control)
     void skip_turn(Session* session, uint64_t ticket)
     uint64_t fork_generation()
+    void abandon_session(const shared_ptr[Session]& session)
 
     cdef cppclass HostStream "cocoll::host::Stream":
         HostStream() except +
         cbool submit(shared_ptr[Task] task)
         void close()
-        void disarm()
 
 
 cdef struct Array:

@@ -12,6 +12,7 @@ from cpython.buffer cimport (
     PyBUF_FULL_RO, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
+from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_DECREF, PyObject
 from libc.errno cimport errno
@@ -71,7 +72,7 @@ def set_slow_path(hooks):
 
 
 cdef int _op_code(object op) except -1:
-    code = _OP_CODES.get(op)
+    code = _OP_CODES.get(op) if isinstance(op, str) else None
     if code is None:
         raise UsageError(f"op must be one of {', '.join(_OP_CODES)}; got {op!r}")
     return code
@@ -486,6 +487,7 @@ def bind_program(CommunicatorBase comm, Program program, x, out, *, int op, dtyp
     if out is not None:
         result = call.acquire(out, "out", dtype_code)
         call.output = out
+    _check_named(comm, source, dtype_code)
     if source.dtype != result.dtype or source.count != result.count:
         raise BufferMismatchError(
             f"out must have the input's {source.count} elements of {_dtype_label(source.dtype)}; "

@@ -152,6 +152,7 @@ class Communicator(_core.CommunicatorBase):
         # that its peers raise at once and not after their timeout.
         self._at_exit = _leave_at_exit(weakref.ref(self))
         atexit.register(self._at_exit)
+        weakref.finalize(self, atexit.unregister, self._at_exit).atexit = False
 
     # --- Facts. ---
 
@@ -405,10 +406,9 @@ class Communicator(_core.CommunicatorBase):
         Arrays from `empty` stay valid for this rank. A peer that still waits for this rank raises
         `PeerLostError`.
         """
-        if self.closed:
-            return
-        self._drain(self.timeout_seconds)
-        self._leave()
+        if not self.closed:
+            self._drain(self.timeout_seconds)
+            self._leave()
         atexit.unregister(self._at_exit)
 
     def __enter__(self) -> Self:
@@ -430,7 +430,8 @@ class Communicator(_core.CommunicatorBase):
 
 def _read_shape(shape: Any) -> tuple[int, ...]:
     # A truth value would pass for an int.
-    lengths = shape if isinstance(shape, Iterable) else (None if isinstance(shape, bool) else shape,)
+    number = None if isinstance(shape, bool) else shape
+    lengths = shape if isinstance(shape, Iterable) else (number,)
     try:
         wanted = tuple(operator.index(length) for length in lengths)
     except TypeError:
@@ -450,6 +451,10 @@ def _leave_at_exit(reference: weakref.ref[Communicator]) -> Callable[[], None]:
         # Set by the interpreter when an exception has ended the script.
         if getattr(sys, "last_value", None) is not None:
             comm._abort(int(AbortReason.EXCEPTION))
+        elif not comm._is_entered():
+            # What streams have begun, peers count on. A daemon thread inside a call is another
+            # matter: no more of it will run.
+            comm._drain(comm.timeout_seconds)
         comm._leave()
 
     return leave

@@ -180,7 +180,10 @@ def make_failure(comm: CommunicatorBase, status: int, sequence: int, culprit: in
     kind = _Status(status)
     if kind is _Status.MISMATCH:
         return _mismatch(comm, sequence)
-    what = f"{describe_operation(comm._flight(comm.rank, sequence))}, operation {sequence}"
+    # A call that meets a communicator given up already has left no record.
+    flight = comm._flight(comm.rank, sequence)
+    what = "its next call" if flight is None else describe_operation(flight)
+    what += f", operation {sequence}"
     if kind is _Status.NOT_PREPARED:
         return InternalError(
             f"no variant of the plan serves {what} on rank {comm.rank}: a plan that maps the "

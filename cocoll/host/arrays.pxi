@@ -141,12 +141,38 @@ cdef bint _overlap(const Array* a, const Array* b) noexcept:
     return a_first < b_stop and b_first < a_stop
 
 
-cdef bint _repeats_elements(const Array* array) noexcept:
-    cdef int dim
+cdef bint _shares_bytes(const Array* array) noexcept:
+    # Whether elements may share bytes. They do not where every stride steps over all that the
+    # smaller ones reach; views that slices, transposes and reshapes can make are of that form.
+    cdef int order[COCOLL_MAX_DIMS]
+    cdef int dims = 0
+    cdef int dim, place
+    cdef int64_t stride, reach
+    if array.contiguous or array.count < 2:
+        return False
     for dim in range(array.layout.ndim):
-        if array.layout.shape[dim] > 1 and array.layout.stride_bytes[dim] == 0:
-            return array.count > 0
+        if array.layout.shape[dim] == 1:
+            continue
+        stride = _step(array, dim)
+        place = dims
+        while place > 0 and _step(array, order[place - 1]) > stride:
+            order[place] = order[place - 1]
+            place -= 1
+        order[place] = dim
+        dims += 1
+    reach = array.itemsize_bytes
+    for place in range(dims):
+        dim = order[place]
+        stride = _step(array, dim)
+        if stride < reach:
+            return True
+        reach += stride * (array.layout.shape[dim] - 1)
     return False
+
+
+cdef int64_t _step(const Array* array, int dim) noexcept:
+    cdef int64_t stride = array.layout.stride_bytes[dim]
+    return -stride if stride < 0 else stride
 
 
 cdef int _check_writable(const Array* array, str name, CommunicatorBase comm,
@@ -155,7 +181,7 @@ cdef int _check_writable(const Array* array, str name, CommunicatorBase comm,
     if replicated and not replicated_allowed:
         raise UsageError(
             f"{name} is a replicated array: the host has one copy, and every rank would change it; "
-            f"got it as the array to be reduced in place on rank {comm.rank}. Use an array from "
+            f"got it where each rank writes its own result, on rank {comm.rank}. Use an array from "
             f"comm.empty(...) without replicated=True"
         )
     if array.readonly and not replicated:
@@ -163,10 +189,10 @@ cdef int _check_writable(const Array* array, str name, CommunicatorBase comm,
             f"{name} must be writable; got a read-only array on rank {comm.rank}. Pass a copy, or "
             f"give out="
         )
-    if _repeats_elements(array):
+    if _shares_bytes(array):
         raise BufferOverlapError(
-            f"{name} is written, so its elements must be distinct; got a broadcast view on rank "
-            f"{comm.rank}. Pass a copy"
+            f"{name} is written, so its elements must be distinct; got a view whose elements share "
+            f"memory on rank {comm.rank}. Pass a copy"
         )
     return 0
 

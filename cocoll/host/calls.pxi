@@ -103,6 +103,10 @@ cdef class Work:
         cdef Call call
         if self.finished:
             return 0
+        if self.call.comm.fork_generation != fork_generation():
+            raise ForkedProcessError(
+                "an operation does not survive fork: it goes on in the parent of this process"
+            )
         while not ended:
             with nogil:
                 ended = task.wait(50000000)
@@ -156,8 +160,8 @@ cdef class Stream:
         if self.host == NULL:
             return
         if self.fork_generation != fork_generation():
-            # In a forked child the thread does not exist; joining it would never end.
-            self.host.disarm()
+            # In a forked child the thread does not exist: joining it would never end, and its
+            # locks may be held. The child keeps the memory.
             return
         with nogil:
             self.host.close()
@@ -191,6 +195,11 @@ cdef class Stream:
     cdef Work submit(self, Call call):
         cdef Work work = Work.__new__(Work)
         cdef shared_ptr[Task] task = make_shared[Task]()
+        if self.fork_generation != fork_generation():
+            raise ForkedProcessError(
+                "a stream does not survive fork: this process is a child of the one that made it. "
+                "Make a new stream"
+            )
         task.get().session = call.comm.session
         task.get().program = call.program.host
         task.get().invocation = call.invocation
@@ -271,6 +280,7 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
     call.reserve(2)
     if x is not None or kind != _BROADCAST or out is None:
         source = call.acquire(x, "x", dtype_code)
+        _check_named(comm, source, dtype_code)
     if layout is None and comm.shard_counts:
         layout = _infer_layout(comm, kind, source, x, out)
     if layout is not None:
@@ -345,6 +355,15 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
     return call
 
 
+cdef int _check_named(CommunicatorBase comm, const Array* source, int dtype_code) except -1:
+    if dtype_code >= 0 and source.dtype != dtype_code:
+        raise DTypeError(
+            f"x must have the dtype that dtype={_dtype_label(dtype_code)!r} names; got "
+            f"{_dtype_label(source.dtype)} on rank {comm.rank}. Leave dtype= out"
+        )
+    return 0
+
+
 cdef object _infer_layout(CommunicatorBase comm, int kind, const Array* source, object x,
                           object out):
     # An array from shard_zeros says by itself that shards are meant.
@@ -391,7 +410,11 @@ cdef int _size_class(CommunicatorBase comm, int64_t nbytes) noexcept:
 
 
 cdef int _root(CommunicatorBase comm, object root) except -1:
-    cdef int rank = root
+    if not PyIndex_Check(root):
+        raise UsageError(
+            f"root must be a rank in [0, {comm.world_size}); got {root!r} on rank {comm.rank}"
+        )
+    rank = PyNumber_Index(root)
     if not 0 <= rank < comm.world_size:
         raise RankError(
             f"root must be a rank in [0, {comm.world_size}); got {rank} on rank {comm.rank}"

@@ -19,6 +19,9 @@ cdef Call _bind_fused(CommunicatorBase comm, int kind, object x, object epilogue
     call.keep = (x, out, epilogue, names)
     call.reserve(2 + len(array_names))
     source = result = call.acquire(x, "x", dtype_code)
+    if dtype_code != _BFLOAT16:
+        # bfloat16 may be what uint16 stands for in another array of the call.
+        _check_named(comm, source, dtype_code)
     for index, name in enumerate(array_names):
         value = names.get(name)
         if value is None:
@@ -64,7 +67,11 @@ cdef Call _bind_fused(CommunicatorBase comm, int kind, object x, object epilogue
 
 
 cdef tuple _array_names(CommunicatorBase comm, object epilogue):
-    names = comm.epilogues.get(epilogue)
+    try:
+        names = comm.epilogues.get(epilogue)
+    except TypeError:
+        # Not hashable, so no epilogue: the look-up says so.
+        names = None
     if names is None:
         names = _hooks.array_names(epilogue)
         if len(comm.epilogues) >= comm.program_limit:
@@ -159,6 +166,11 @@ cdef int _bind_results(CommunicatorBase comm, Call call, object facts, object ou
     cdef int64_t shard, start
     invocation.may_stream = True
     call.in_place = out is None
+    if out is not None and -1 not in facts.results:
+        raise UsageError(
+            f"the epilogue has no output, it updates {', '.join(facts.operands)}; got out= on rank "
+            f"{comm.rank}. Leave it out"
+        )
     for index in range(len(facts.results)):
         operand = facts.results[index]
         if operand >= 0:
@@ -191,15 +203,16 @@ cdef int _bind_results(CommunicatorBase comm, Call call, object facts, object ou
                         f"on rank {comm.rank}"
                     )
                 _check_pair(comm, source, result, "out", -1, False)
+            _check_apart(comm, call, facts, result, name)
         if replicated != (_is_replicated(comm, result) and result.nbytes > 0) and result.nbytes > 0:
             raise UsageError(
                 f"either all arrays that a fused call updates are replicated or none is; {name} "
                 f"differs from the others on rank {comm.rank}"
             )
-        if facts.options & _OPTION_ZERO and result == source:
+        if facts.options & _OPTION_ZERO and _overlap(result, source):
             raise UsageError(
-                f"zero_grad would erase the result, which goes to x itself on rank {comm.rank}; "
-                f"give out="
+                f"zero_grad would erase {name}, which lies in x itself on rank {comm.rank}; give "
+                f"another array"
             )
         _place(result, &invocation.results[index])
         invocation.result_references[index] = _reference(comm, result)
@@ -209,6 +222,22 @@ cdef int _bind_results(CommunicatorBase comm, Call call, object facts, object ou
                 f"zero_grad needs a contiguous x; got strides on rank {comm.rank}"
             )
         _check_writable(source, "x", comm, False)
+    return 0
+
+
+cdef int _check_apart(CommunicatorBase comm, Call call, object facts, const Array* result,
+                      object name) except -1:
+    # The output is written while operands are read: elsewhere, or each element of one in its place.
+    cdef int index
+    cdef const Array* operand
+    for index in range(len(facts.operands)):
+        operand = &call.arrays[1 + index]
+        if _overlap(result, operand) and (facts.written[index]
+                                          or not _same_memory(result, operand)):
+            raise BufferOverlapError(
+                f"{name} overlaps {facts.operands[index]} on rank {comm.rank}, and {name} is "
+                f"written. Use a copy"
+            )
     return 0
 
 
@@ -235,8 +264,10 @@ cdef int _bind_scalars(Call call, dict names, bint partial) except -1:
 
 
 cdef double _scalar(object value, object name) except? -1:
+    # A string of digits would pass for a number.
+    number = None if isinstance(value, (str, bytes, bytearray)) else value
     try:
-        return float(value)
+        return float(number)
     except (TypeError, ValueError):
         raise UsageError(
             f"the scalar {name!r} must be a number; got {type(value).__name__}"

@@ -99,12 +99,13 @@ class Execution {
   Status begin(Invocation* invocation) {
     call_ = invocation;
     phase_ = Phase::kIdle;
+    sequence_ = endpoint_.sequence;
     if (endpoint_.abort_word() != 0) return Status::kAborted;
     Program& program = *call_->program;
     const bool mine_is_mapped = program.has_mapped && local_is_mapped(program.mapped);
     if (!program.has_mapped && !program.has_staged) return Status::kNotPrepared;
     digest_ = call_->signature.digest(call_->count, call_->scalars, call_->scalar_count);
-    sequence_ = endpoint_.sequence++;
+    ++endpoint_.sequence;
     parity_ = static_cast<int32_t>(sequence_ & 1);
     stalled_since_ = 0;
     saw_abort_ = false;

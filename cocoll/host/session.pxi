@@ -48,6 +48,16 @@ cdef class CommunicatorBase:
         self.execution = NULL
         self.fork_generation = fork_generation()
 
+    def __dealloc__(self):
+        # Waits for nobody and is not collective: peers are told that this rank is gone, as if it
+        # had been closed. Nothing is in flight here, for every operation keeps its communicator.
+        if self.session.get() == NULL:
+            return
+        if self.fork_generation != fork_generation():
+            abandon_session(self.session)
+        elif not self.closed:
+            self.session.get().endpoint.leave()
+
     def _open(self, int rank, int world_size, *, int64_t small_bytes, int64_t staging_bytes,
               int64_t inline_bytes, int64_t one_shot_bytes, int64_t streaming_bytes,
               bint oversubscribed, double timeout_seconds, size_t reserved_bytes, uint64_t token,
@@ -151,7 +161,9 @@ cdef class CommunicatorBase:
         return int(word & 0xffffff), int((word >> 32) - 1), int((word >> 24) & 0xff)
 
     def _abort(self, int reason):
-        """Give the communicator up on all ranks."""
+        """Give the communicator up on all ranks; in a forked child, nothing."""
+        if self._is_inherited():
+            return
         self.session.get().endpoint.abort(<AbortReason>reason, self.rank)
 
     def _flight(self, int peer, uint64_t sequence):
@@ -173,7 +185,9 @@ cdef class CommunicatorBase:
         if self.closed:
             return
         self.closed = True
-        self.session.get().endpoint.leave()
+        # A child made by fork leaves nothing: its parent is the rank.
+        if not self._is_inherited():
+            self.session.get().endpoint.leave()
         self.programs.clear()
         self.last_program = None
         self.last_key = -1
@@ -182,6 +196,8 @@ cdef class CommunicatorBase:
         """Wait until every operation issued on a stream has ended; gives whether they have."""
         cdef Session* session = self.session.get()
         cdef double waited = 0
+        if self._is_inherited():
+            return False
         while not session.gate.idle():
             if waited >= timeout_seconds:
                 return False
@@ -190,6 +206,14 @@ cdef class CommunicatorBase:
             PyErr_CheckSignals()
             waited += 0.05
         return True
+
+    def _is_inherited(self):
+        """Whether this process is a child, made by fork, of the one that is the rank."""
+        return self.fork_generation != fork_generation()
+
+    def _is_entered(self):
+        """Whether a thread is inside a call."""
+        return self.session.get().gate.entered()
 
     def _next_sequence(self):
         """Give the sequence number of the next operation."""

@@ -29,6 +29,7 @@ class Gate {
   bool is_turn(uint64_t ticket) const {
     return completed_.load(std::memory_order_seq_cst) == ticket;
   }
+  bool entered() const { return entered_.load(std::memory_order_acquire); }
   bool idle() const { return is_turn(issued_); }
   uint64_t issued() const { return issued_; }
 
@@ -94,6 +95,12 @@ inline uint64_t fork_generation() {
   static std::atomic<uint64_t> generation{0};
   static const int registered = pthread_atfork(nullptr, nullptr, [] { ++generation; });
   return registered == 0 ? generation.load(std::memory_order_relaxed) : 0;
+}
+
+// Keeps a session of the parent for the life of a forked child. Its destructor would wait for
+// threads that exist in the parent alone, and count one of the parent's sleepers as awake.
+inline void abandon_session(const std::shared_ptr<Session>& session) {
+  new std::shared_ptr<Session>(session);
 }
 
 // An operation on its way through a stream. The issuer keeps everything it points to alive until
@@ -167,11 +174,6 @@ class Stream {
       arrived_.notify_one();
     }
     if (thread_.joinable()) thread_.join();
-  }
-
-  // After fork the thread does not exist in the child: forget it.
-  void disarm() {
-    if (thread_.joinable()) thread_.detach();
   }
 
  private:
