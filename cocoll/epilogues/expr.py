@@ -12,7 +12,20 @@ from cocoll.errors import DTypeError, TraceError
 if TYPE_CHECKING:
     from cocoll.dtypes import DType
 
-__all__ = ["Expression"]
+__all__ = [
+    "Expression",
+    "arithmetic",
+    "comparison",
+    "convert",
+    "drop",
+    "graph_of",
+    "lift",
+    "logical",
+    "power",
+    "round_to",
+    "select",
+    "unary",
+]
 
 #: ``Philox`` keys give a dropout's ordinal 11 bits beside a seed of 53 (kernels/philox.h).
 MAX_DROPOUTS = 2048

@@ -12,7 +12,14 @@ from cocoll.epilogues.graph import Kind, Node
 if TYPE_CHECKING:
     from cocoll.epilogues.traced import Traced
 
-__all__ = ["render_functor", "render_prepare", "storage_type"]
+__all__ = [
+    "dropout_ordinals",
+    "element_parameters",
+    "passes_scalars_on",
+    "render_functor",
+    "render_prepare",
+    "storage_type",
+]
 
 _STORAGE_TYPES = {
     DType.FLOAT16: "cocoll::float16",

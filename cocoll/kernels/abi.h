@@ -8,6 +8,7 @@
 #define COCOLL_KERNELS_ABI_H_
 
 #ifdef __CUDACC_RTC__
+typedef unsigned char uint8_t;
 typedef int int32_t;
 typedef unsigned int uint32_t;
 typedef long long int64_t;

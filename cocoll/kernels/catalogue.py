@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,8 +153,3 @@ def write_sources(directory: Path, isa: str) -> list[Path]:
             path.write_text(text, encoding="utf-8")
         paths.append(path)
     return paths
-
-
-def digest() -> str:
-    """Give a digest of all kernels' names: what two builds must agree on."""
-    return hashlib.sha256("\n".join(spec.name() for spec in specs()).encode()).hexdigest()

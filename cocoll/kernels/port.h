@@ -80,6 +80,16 @@ COCOLL_INLINE void copy_bytes(void* to, const void* from, int64_t count_bytes) {
 #endif
 }
 
+// Clears `count` elements of a tile; zeros of every element type have no bit set.
+template <class T>
+COCOLL_INLINE void clear(T* tile, int count) {
+#if COCOLL_DEVICE
+  COCOLL_LOOP(i, count) { tile[i] = T{}; }
+#else
+  __builtin_memset(static_cast<void*>(tile), 0, static_cast<unsigned long>(count) * sizeof(T));
+#endif
+}
+
 template <class T>
 COCOLL_INLINE T smaller(T a, T b) {
   return b < a ? b : a;

@@ -168,11 +168,10 @@ COCOLL_NOINLINE void zero_sources(const cocoll_reduce_args* args, const Tile& ti
     const cocoll_array& source = args->sources[which];
     if (source.layout != nullptr) {
       COCOLL_SCRATCH(T, zeros, kTileElements);
-      COCOLL_LOOP(i, tile.count) { put(&zeros[i], T{}); }
+      clear(zeros, tile.count);
       scatter(source, tile.offset, tile.count, zeros);
     } else {
-      T* data = static_cast<T*>(source.data) + tile.offset;
-      COCOLL_LOOP(i, tile.count) { put(&data[i], T{}); }
+      clear(static_cast<T*>(source.data) + tile.offset, tile.count);
     }
   }
 }

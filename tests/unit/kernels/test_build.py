@@ -50,7 +50,7 @@ def counting(tmp_path: Path) -> BuildSettings:
     wrapper = tmp_path / "c++"
     log = tmp_path / "runs"
     wrapper.write_text(
-        f'#!/bin/sh\ncase "$*" in *-shared*) echo run >> "{log}";; esac\nexec "{real}" "$@"\n'
+        f'#!/bin/sh\ncase "$*" in *-shared*) echo run >> "{log}";; esac\nexec "{real}" "$@" -O0\n'
     )
     wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
     # The cheapest compilation: what is tested here is not the code.
@@ -238,7 +238,9 @@ def test_settings_from_the_environment() -> None:
 
 
 def test_loaders_of_a_communicator(tmp_path: Path) -> None:
-    settings = Settings.read({"COCOLL_CACHE_DIR": str(tmp_path), "COCOLL_NO_COMPILE": "1"})
+    settings = Settings.from_environment(
+        {"COCOLL_CACHE_DIR": str(tmp_path), "COCOLL_NO_COMPILE": "1"}
+    )
     loader = KernelLoader.from_settings(settings)
     assert loader.settings.cache_dir == tmp_path
     assert loader.settings.no_compile
