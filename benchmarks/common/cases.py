@@ -21,8 +21,9 @@ class Group:
     ranks, elements : int
         World size; elements of one rank's input.
     calls_per_sample : int
-        Above 1 a sample is a loop of so many calls back to back (small sizes), without rewriting;
-        0 lets the driver choose it for each implementation, so that slow ones do not stall.
+        Above 1 a sample of cocoll is a loop of so many calls back to back (small sizes), without
+        rewriting; for the peers, and with 0 for all, the driver chooses so that slow ones do not
+        stall.
     """
 
     suite: str

@@ -49,7 +49,6 @@ class LimitLoop:
             end_bytes = -(-(start_bytes + elements * itemsize_bytes) // 4096) * 4096
         self._memory = SharedMemory(path, end_bytes)
         self._library = native.load()
-        self._library.bench_use_huge_pages(self._memory.address, end_bytes, 1)
         shard_elements = elements // world_size
         first = rank * shard_elements
         self._streams = (native.Stream * len(spec.streams))()
@@ -78,3 +77,7 @@ class LimitLoop:
                 self._streams, len(self._streams), self._tile_count, int(form == "streaming")
             )
         )
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._memory.close()

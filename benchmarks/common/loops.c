@@ -18,7 +18,13 @@
 #define MADV_COLLAPSE 25
 #endif
 
-enum { BLOCK_BYTES = 128, PROBE_NANOSECONDS = 40000, SPINS_BEFORE_YIELD = 4000 };
+enum {
+  HUGE_PAGE_BYTES = 2 << 20,
+  BLOCK_BYTES = 128,
+  PROBE_NANOSECONDS = 40000,
+  SPINS_BEFORE_YIELD = 4000,
+  COLLAPSE_ATTEMPTS = 20
+};
 
 // One job's control page; every field that is written by another rank has two cache lines of its
 // own, because adjacent lines are prefetched in pairs.
@@ -53,15 +59,42 @@ static int64_t now_nanoseconds(void) {
 
 uint64_t bench_control_bytes(void) { return sizeof(bench_control); }
 
-// Asks for 2 MiB pages: by advice for private memory, by collapsing for shared memory. Returns 1 if
-// the kernel agreed, 0 if small pages stay.
-int bench_use_huge_pages(void* memory, uint64_t bytes, int shared) {
-  if (shared) {
-    for (volatile char* page = memory; page < (char*)memory + bytes; page += 4096) *page = *page;
-    return madvise(memory, bytes, MADV_COLLAPSE) == 0;
-  }
+// Asks for 2 MiB pages for private memory. Returns 1 if the kernel agreed, 0 if small pages stay.
+int bench_use_huge_pages(void* memory, uint64_t bytes) {
   return madvise(memory, bytes, MADV_HUGEPAGE) == 0;
 }
+
+// Maps `bytes` (a multiple of 2 MiB) of a shared file at a 2 MiB boundary, which large pages need,
+// touches them and has the kernel collapse them into 2 MiB pages. `*is_huge` tells if it did.
+// Returns NULL on failure.
+void* bench_map_shared(int descriptor, uint64_t bytes, int* is_huge) {
+  char* reserved = mmap(NULL, bytes + HUGE_PAGE_BYTES, PROT_NONE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return NULL;
+  char* aligned =
+      (char*)(((uintptr_t)reserved + HUGE_PAGE_BYTES - 1) & ~(uintptr_t)(HUGE_PAGE_BYTES - 1));
+  if (aligned > reserved) munmap(reserved, aligned - reserved);
+  munmap(aligned + bytes, reserved + HUGE_PAGE_BYTES - aligned);
+  if (mmap(aligned, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, descriptor, 0) ==
+      MAP_FAILED) {
+    munmap(aligned, bytes);
+    return NULL;
+  }
+  for (volatile char* page = aligned; page < aligned + bytes; page += 4096) *page = *page;
+  *is_huge = 1;
+  for (char* page = aligned; page < aligned + bytes; page += HUGE_PAGE_BYTES) {
+    // Fails now and then while another rank collapses the same page; that passes.
+    int is_collapsed = 0;
+    for (int attempt = 0; attempt < COLLAPSE_ATTEMPTS && !is_collapsed; ++attempt) {
+      is_collapsed = madvise(page, HUGE_PAGE_BYTES, MADV_COLLAPSE) == 0;
+      if (!is_collapsed) sched_yield();
+    }
+    *is_huge &= is_collapsed;
+  }
+  return aligned;
+}
+
+void bench_unmap(void* memory, uint64_t bytes) { munmap(memory, bytes); }
 
 // A central barrier. With `yields` (more ranks than cores) a rank yields at once, because spinning
 // would keep the rank it waits for off the core; else after a while, in case a stranger runs there.

@@ -41,7 +41,7 @@ def private_array(elements: int, dtype: DTypeLike) -> NDArray[Any]:
     region = mmap.mmap(-1, size_bytes + HUGE_PAGE_BYTES)
     start = ctypes.addressof(ctypes.c_char.from_buffer(region))
     offset = -start % HUGE_PAGE_BYTES
-    native.load().bench_use_huge_pages(start + offset, size_bytes, 0)
+    native.load().bench_use_huge_pages(start + offset, size_bytes)
     array = np.frombuffer(region, dtype=item_type, count=elements, offset=offset)
     array[:] = 0
     return array
@@ -57,15 +57,53 @@ class SharedMemory:
 
     The driver holds it (``memfd``); ranks open it through ``/proc``, so nothing is left behind
     whoever is killed.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    size_bytes : int
+        How much of it to map; the file grows to it, in steps of 2 MiB.
+
+    Attributes
+    ----------
+    address, size_bytes : int
+        Where it is, and its length rounded up.
+    is_huge : bool
+        Whether the kernel gave it 2 MiB pages.
+
+    Raises
+    ------
+    OSError
+        The file cannot be opened or mapped.
     """
 
     def __init__(self, path: str | Path, size_bytes: int) -> None:
+        self._library = native.load()
+        self.size_bytes = -(-size_bytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+        is_huge = ctypes.c_int32()
         descriptor = os.open(path, os.O_RDWR)
         try:
-            if os.fstat(descriptor).st_size < size_bytes:
-                os.ftruncate(descriptor, size_bytes)
-            self._region = mmap.mmap(descriptor, size_bytes)
+            if os.fstat(descriptor).st_size < self.size_bytes:
+                os.ftruncate(descriptor, self.size_bytes)
+            address = self._library.bench_map_shared(
+                descriptor, self.size_bytes, ctypes.byref(is_huge)
+            )
         finally:
             os.close(descriptor)
-        self.size_bytes = size_bytes
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._region))
+        if not address:
+            raise OSError(f"cannot map {self.size_bytes} bytes of {path}")
+        self.address = int(address)
+        self.is_huge = bool(is_huge.value)
+
+    def view(self) -> NDArray[np.uint8]:
+        """Give its bytes as an array, valid until :meth:`close`."""
+        memory = (ctypes.c_uint8 * self.size_bytes).from_address(self.address)
+        view: NDArray[np.uint8] = np.ctypeslib.as_array(memory)
+        return view
+
+    def close(self) -> None:
+        """Unmap it; no view may be used afterwards."""
+        if self.address:
+            self._library.bench_unmap(self.address, self.size_bytes)
+            self.address = 0

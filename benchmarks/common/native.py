@@ -73,7 +73,9 @@ def load() -> ctypes.CDLL:
     pointer, u64, i32 = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32
     signatures: dict[str, tuple[object, list[object]]] = {
         "bench_control_bytes": (u64, []),
-        "bench_use_huge_pages": (i32, [pointer, u64, i32]),
+        "bench_use_huge_pages": (i32, [pointer, u64]),
+        "bench_map_shared": (pointer, [i32, u64, ctypes.POINTER(i32)]),
+        "bench_unmap": (None, [pointer, u64]),
         "bench_barrier": (None, [pointer, ctypes.c_uint32, i32]),
         "bench_probe": (ctypes.c_double, [pointer, i32]),
         "bench_rewrite": (ctypes.c_double, [pointer, u64, ctypes.c_uint32]),

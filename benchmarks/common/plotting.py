@@ -1,10 +1,10 @@
-"""A picture of a run: time against size, one panel for each rank count and memory."""
+"""A picture of a run: time against size, one panel for each rank count, state and memory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.common.samples import FAR
+from benchmarks.common.samples import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,21 +39,21 @@ def load_pyplot() -> Any:
 
 def series(
     records: Sequence[Record],
-) -> dict[tuple[int, str, str], dict[str, list[tuple[int, float]]]]:
+) -> dict[tuple[int, str, str, str], dict[str, list[tuple[int, float]]]]:
     """Sort records into panels and curves.
 
     Returns
     -------
     dict
-        (ranks, memory, kind of case) to implementation to points (bytes, median seconds), by size.
-        Far samples are left out: a panel shows one state of the machine.
+        (ranks, state, memory, kind of case) to implementation to points (bytes, median seconds), by
+        size.
     """
-    panels: dict[tuple[int, str, str], dict[str, list[tuple[int, float]]]] = {}
+    panels: dict[tuple[int, str, str, str], dict[str, list[tuple[int, float]]]] = {}
     for record in records:
-        if record.median_seconds is None or record.state == FAR:
+        if record.median_seconds is None:
             continue
         kind = record.case.split("/", 1)[1] if "/" in record.case else record.case
-        curves = panels.setdefault((record.ranks, record.memory, kind), {})
+        curves = panels.setdefault((record.ranks, record.state, record.memory, kind), {})
         curves.setdefault(record.implementation, []).append((record.bytes, record.median_seconds))
     for curves in panels.values():
         for points in curves.values():
@@ -73,20 +73,20 @@ def draw(records: Sequence[Record], path: Path) -> None:
     panels = series(records)
     if not panels:
         raise PlotError("nothing was measured that could be drawn")
-    ranks = sorted({key[0] for key in panels})
-    kinds = sorted({key[1:] for key in panels})
+    rows = sorted({key[:2] for key in panels}, key=lambda row: (row[0], STATES.index(row[1])))
+    kinds = sorted({key[2:] for key in panels})
     figure, axes = pyplot.subplots(
-        len(ranks),
+        len(rows),
         len(kinds),
         squeeze=False,
-        figsize=(5 * len(kinds), 4 * len(ranks)),
+        figsize=(5 * len(kinds), 4 * len(rows)),
         layout="constrained",
     )
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
-    for row, rank_count in enumerate(ranks):
+    for row, (rank_count, state) in enumerate(rows):
         for column, (memory, kind) in enumerate(kinds):
             axis = axes[row][column]
-            curves = panels.get((rank_count, memory, kind), {})
+            curves = panels.get((rank_count, state, memory, kind), {})
             for name, points in curves.items():
                 axis.plot(
                     [size_bytes for size_bytes, _ in points],
@@ -102,7 +102,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
                 yscale="log",
                 xlabel="bytes of one rank's input",
                 ylabel="seconds, median",
-                title=f"{rank_count} ranks, {memory}, {kind}",
+                title=f"{rank_count} ranks, {state}: {kind}, {memory} memory",
             )
             axis.grid(visible=True, alpha=0.3)
             if curves:

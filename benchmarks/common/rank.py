@@ -155,6 +155,8 @@ class Rank:
     def release(self, command: Message) -> Message:
         """Drop the group's memory."""
         del command
+        for limit in self._limits.values():
+            limit.close()
         self._limits.clear()
         self._runner.release()
         self._group = None

@@ -76,7 +76,8 @@ def case_lines(records: Sequence[Record]) -> list[str]:
         head = f"{first.suite} {first.case}, {first.ranks} ranks, {state} ({rounds} rounds{few})"
         cells = [_cell(record) for record in of_state if record.rounds]
         lines.append(f"{head}: " + " | ".join(cells) + _verdict(of_state))
-    wrong = [record.implementation for record in records if not record.results_equal]
+    # Who was not timed at all has been reported with the reason.
+    wrong = [r.implementation for r in records if r.rounds and not r.results_equal]
     if wrong:
         names = ", ".join(dict.fromkeys(wrong))
         lines.append(f"{records[0].suite} {records[0].case}: no equal results from {names}")

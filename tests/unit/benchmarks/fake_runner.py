@@ -27,7 +27,7 @@ class FakeRunner(Runner):
         slots = self.world_size * _CAPACITY_ELEMENTS * 4
         counters = 4096
         self._memory = SharedMemory(os.environ["FAKE_MEMORY"], slots + counters)
-        whole = np.frombuffer(self._memory._region, np.uint8)
+        whole = self._memory.view()
         self._slots = whole[:slots].view(np.float32).reshape(self.world_size, -1)
         self._ticks = whole[slots : slots + 8 * self.world_size].view(np.int64)
         if self.fault == "no_report" and self.rank == 1:

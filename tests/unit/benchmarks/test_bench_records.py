@@ -61,7 +61,7 @@ def test_case_line_holds_medians_rounds_and_ratio(context: Context) -> None:
         assert part in line
     (few,) = terminal.case_lines([replace(record, rounds=4)])
     assert "too few to judge" in few
-    lines = terminal.case_lines([record, replace(peer, results_equal=False, rounds=0)])
+    lines = terminal.case_lines([record, replace(peer, results_equal=False)])
     assert "no equal results from a" in lines[-1]
 
 
@@ -79,8 +79,9 @@ def test_panels(context: Context) -> None:
     other = replace(record, ranks=4, implementation="a")
     far = replace(record, state=FAR, median_seconds=9.0)
     panels = plotting.series([record, small, other, far])
-    assert panels[2, "symmetric", "x"] == {"cocoll": [(8, 1e-7), (1 << 20, 1e-4)]}
-    assert panels[4, "symmetric", "x"] == {"a": [(1 << 20, 1e-4)]}
+    assert panels[2, NEAR, "symmetric", "x"] == {"cocoll": [(8, 1e-7), (1 << 20, 1e-4)]}
+    assert panels[2, FAR, "symmetric", "x"] == {"cocoll": [(1 << 20, 9.0)]}
+    assert panels[4, NEAR, "symmetric", "x"] == {"a": [(1 << 20, 1e-4)]}
 
 
 def test_a_missing_matplotlib_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
