@@ -101,9 +101,9 @@ template <>
 struct Narrow<bfloat16, float> {
   COCOLL_INLINE static bfloat16 from(float value) {
     const uint32_t whole = bit_cast<uint32_t>(value);
-    const uint32_t rounded = (whole + 0x7fffu + ((whole >> 16) & 1u)) >> 16;
-    const uint32_t quiet = (whole >> 16) | 0x40u;
-    return bfloat16{static_cast<unsigned short>(value != value ? quiet : rounded)};
+    const uint32_t rounded = whole + 0x7fffu + ((whole >> 16) & 1u);
+    const uint32_t chosen = value != value ? (whole | 0x400000u) : rounded;
+    return bfloat16{static_cast<unsigned short>(chosen >> 16)};
   }
 };
 

@@ -80,13 +80,14 @@ COCOLL_NOINLINE void gather(const cocoll_array& array, int64_t offset, int count
     const char* run = data + runs.offset_bytes();
     const int length = runs.length();
     const int64_t stride_bytes = runs.stride_bytes();
+#if !COCOLL_DEVICE
     if (stride_bytes == static_cast<int64_t>(sizeof(T))) {
-#if COCOLL_DEVICE
-      COCOLL_LOOP(i, length) { copy_bytes(&tile[i], run + i * sizeof(T), sizeof(T)); }
-#else
       copy_bytes(tile, run, length * static_cast<int64_t>(sizeof(T)));
+      tile += length;
+      continue;
+    }
 #endif
-    } else if (stride_bytes == 0) {
+    if (stride_bytes == 0) {
       T value;
       copy_bytes(&value, run, sizeof(T));
       COCOLL_LOOP(i, length) { put(&tile[i], value); }
