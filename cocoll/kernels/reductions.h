@@ -2,7 +2,8 @@
 //
 // `Source` is how sources are stored, `State` what they accumulate in, `Value` what the epilogue
 // sees. combine() takes the ranks in order, so a reduction has one result, whatever the chunk size;
-// finish() gives the value once all ranks are in. `Widened` is the same op on states.
+// finish() gives the value once all ranks are in; combine(a, neutral(a)) is a. `Widened` is the same
+// op on states.
 
 #ifndef COCOLL_KERNELS_REDUCTIONS_H_
 #define COCOLL_KERNELS_REDUCTIONS_H_
@@ -54,6 +55,8 @@ struct Sum : Plain<T> {
   typedef typename Plain<T>::State State;
   typedef Sum<State> Widened;
   COCOLL_INLINE static State combine(State a, State b) { return wrapping_add(a, b); }
+  // Minus zero leaves every float as it is, zeros of either sign included.
+  COCOLL_INLINE static State neutral(State) { return static_cast<State>(-0.0); }
 };
 
 template <class T>
@@ -61,6 +64,7 @@ struct Prod : Plain<T> {
   typedef typename Plain<T>::State State;
   typedef Prod<State> Widened;
   COCOLL_INLINE static State combine(State a, State b) { return wrapping_multiply(a, b); }
+  COCOLL_INLINE static State neutral(State) { return static_cast<State>(1); }
 };
 
 template <class T>
@@ -68,6 +72,7 @@ struct Min : Plain<T> {
   typedef typename Plain<T>::State State;
   typedef Min<State> Widened;
   COCOLL_INLINE static State combine(State a, State b) { return minimum(a, b); }
+  COCOLL_INLINE static State neutral(State a) { return a; }
 };
 
 template <class T>
@@ -75,6 +80,7 @@ struct Max : Plain<T> {
   typedef typename Plain<T>::State State;
   typedef Max<State> Widened;
   COCOLL_INLINE static State combine(State a, State b) { return maximum(a, b); }
+  COCOLL_INLINE static State neutral(State a) { return a; }
 };
 
 template <class T>

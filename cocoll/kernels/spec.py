@@ -180,8 +180,15 @@ def _types(array: Operand | Result) -> str:
 def _render_body(spec: KernelSpec, traced: Traced, reduction: str) -> str:
     value = Kind.of(traced.accumulate).value
     first = traced.results[0].dtype if traced.results else spec.source_dtype
-    scratch = [f"COCOLL_SCRATCH({value}, x_scratch, cocoll::kTileElements);"]
-    opened = [f"const {value}* x = cocoll::accumulate<Reduction>(args, tile, x_scratch);"]
+    source = storage_type(spec.source_dtype)
+    scratch = [
+        f"COCOLL_SCRATCH({value}, x_scratch, cocoll::kTileElements);",
+        f"COCOLL_SCRATCH({source}, last_scratch, cocoll::kTileElements);",
+    ]
+    opened = [
+        "const cocoll::Reduced<Reduction> x = "
+        "cocoll::open_sources<Reduction>(args, tile, x_scratch, last_scratch);"
+    ]
     closed = []
     arguments = ["Reduction::finish(x[i], world_size)"]
     outputs = []
@@ -249,7 +256,7 @@ def _render_body(spec: KernelSpec, traced: Traced, reduction: str) -> str:
             f"      epilogue.element({', '.join([*arguments, *outputs])});",
             *(f"      {line}" for line in stored),
             "    }",
-            f"    cocoll::close_sources<{storage_type(spec.source_dtype)}>(args, tile);",
+            f"    cocoll::close_sources<{source}>(args, tile);",
             *(f"    {line}" for line in closed),
             "    COCOLL_BARRIER();",
             "  }",
