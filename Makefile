@@ -21,8 +21,8 @@ NATIVE_SOURCES := setup.py pyproject.toml \
 HEADERS := $(shell find cocoll tests -name '*.h' -not -path '*/_generated/*') \
   $(shell find tests -name '*.cpp')
 
-.PHONY: help build demo test test-unit test-ranks test-errors test-repo test-native test-long \
-  lint type format bench-peers clean
+.PHONY: help build demo test test-unit test-ranks test-errors test-failures test-repo test-native \
+  test-long lint type format bench-peers clean
 .DELETE_ON_ERROR:
 # One pip at a time in one environment, and tests that share the machine one after the other.
 .NOTPARALLEL:
@@ -66,10 +66,11 @@ demo: $(VENV)/.stamp-build $(VENV)/.stamp-demo
 
 # ---- tests ----
 
-test: test-unit test-ranks test-errors test-repo test-native \
+test: test-unit test-ranks test-errors test-failures test-repo test-native \
   test-mpi-1 test-mpi-2 test-mpi-3 test-mpi-4 test-mpi-5 test-mpi-8
 
-test-unit test-ranks test-errors test-repo test-native: test-%: $(VENV)/.stamp-build $(VENV)/.stamp-test
+test-unit test-ranks test-errors test-failures test-repo test-native: test-%: \
+  $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PYTEST) tests/$*
 
 # A file descriptor captured by pytest would swallow what a rank says as it dies: capture=sys.
