@@ -260,12 +260,15 @@ static inline void write_tile(char* data, uint64_t bytes, vector value, int stre
 // Goes through all streams side by side, one tile of each at a time, and returns the seconds: what
 // the memory system takes for these reads and writes and nothing else.
 double bench_limit(const bench_stream* streams, int32_t stream_count, uint64_t tile_count,
-                   int streaming) {
+                   int streaming, uint64_t prefetch_bytes) {
   const vector value = (vector){0} + 1.0f;
   int64_t start = now_nanoseconds();
   for (uint64_t tile = 0; tile < tile_count; ++tile) {
     for (int32_t s = 0; s < stream_count; ++s) {
       char* data = (char*)streams[s].data + tile * streams[s].tile_bytes;
+      if (prefetch_bytes != 0)
+        for (uint64_t line = 0; line < streams[s].tile_bytes; line += 64)
+          __builtin_prefetch(data + prefetch_bytes + line, 1);
       if (streams[s].mode == READ) {
         read_tile(data, streams[s].tile_bytes);
       } else if (streams[s].mode == READ_WRITE) {

@@ -9,8 +9,10 @@ __all__ = ["FORMS", "READ", "READ_WRITE", "WRITE", "LimitSpec", "StreamSpec", "a
 
 READ, READ_WRITE, WRITE = 0, 1, 2
 
-#: Streaming stores apply to streams that are only written; the better of both counts.
-FORMS = ("cached", "streaming")
+#: How a limit loop goes through its streams; the best counts. By tiles that fit the L1 cache, as
+#: executors go; side by side as far as lines allow; the same with prefetches; with streaming stores
+#: for the streams that are only written.
+FORMS = ("cached", "side_by_side", "prefetched", "streaming")
 
 
 @dataclass(frozen=True, slots=True)
