@@ -19,7 +19,7 @@ NATIVE_SOURCES := setup.py pyproject.toml \
   $(shell find cocoll -name '*.pyx' -o -name '*.pxi' -o -name '*.pxd' -o -name '*.h') \
   $(shell find cocoll/kernels cocoll/epilogues cocoll/plan -name '*.py') cocoll/errors.py cocoll/dtypes.py
 HEADERS := $(shell find cocoll tests -name '*.h' -not -path '*/_generated/*') \
-  $(shell find tests -name '*.cpp')
+  $(shell find tests -name '*.cpp' -not -path '*/build/*')
 
 .PHONY: help build demo test test-unit test-ranks test-errors test-failures test-repo test-native \
   test-long lint type format bench-peers clean
