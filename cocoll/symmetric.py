@@ -13,7 +13,6 @@ import json
 import math
 import mmap
 import os
-import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +144,20 @@ class SymmetricHeap:
 class _ShardMemory(mmap.mmap):
     """Private memory of one shard; its end takes the shard off the communicator's list."""
 
+    _listed: tuple[dict[int, int], int] | None = None
+
+    def list_in(self, shards: dict[int, int], address: int, count: int) -> None:
+        """Enter the shard into the list; it leaves the list before its memory goes."""
+        shards[address] = count
+        self._listed = (shards, address)
+
+    def __del__(self) -> None:
+        # Not a weak reference: an mmap calls those once it is unmapped, when another thread may
+        # have been given the same address.
+        if self._listed is not None:
+            shards, address = self._listed
+            shards.pop(address, None)
+
 
 class SymmetricMemory:
     """The arrays of one communicator: symmetric, replicated, and this rank's shards.
@@ -233,9 +246,7 @@ class SymmetricMemory:
         with contextlib.suppress(OSError):
             memory.madvise(mmap.MADV_HUGEPAGE)
         array = np.frombuffer(memory, numpy_dtype(dtype), count=length, offset=stagger_bytes)
-        address = array.__array_interface__["data"][0]
-        shards[address] = count
-        weakref.finalize(memory, shards.pop, address, None).atexit = False
+        memory.list_in(shards, array.__array_interface__["data"][0], count)
         return array
 
 
