@@ -92,6 +92,8 @@ def bind_program(
     op: int,
     dtype: str | None = None,
     digest: int = 0,
+    maps_source: bool = False,
+    maps_result: bool = False,
 ) -> BoundOperation: ...
 
 @final

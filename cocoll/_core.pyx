@@ -472,12 +472,11 @@ def bind(CommunicatorBase comm, function, args, kwargs):
 
 
 def bind_program(CommunicatorBase comm, Program program, x, out, *, int op, dtype=None,
-                 uint64_t digest=0):
+                 uint64_t digest=0, bint maps_source=False, bint maps_result=False):
     """Bind a program that the caller made to a pair of arrays; see `Communicator.bind_plan`."""
     cdef Call call = Call.__new__(Call)
     cdef Array* source
     cdef Array* result
-    cdef HostProgram* host = program.host.get()
     comm.check_usable()
     call.keep = (x, out)
     call.reserve(2)
@@ -503,12 +502,15 @@ def bind_program(CommunicatorBase comm, Program program, x, out, *, int op, dtyp
     _place(result, &call.invocation.results[0])
     call.invocation.source_reference = _reference(comm, source)
     call.invocation.result_references[0] = _reference(comm, result)
-    if not host.has_staged and (call.invocation.source_reference == kNotMapped
-                                or call.invocation.result_references[0] == kNotMapped):
-        raise UsageError(
-            f"the plan maps the callers' arrays, so they must come from comm.empty(); got ordinary "
-            f"memory on rank {comm.rank}"
-        )
+    for name, maps, reference in (
+        ("x", maps_source, call.invocation.source_reference),
+        ("x" if out is None else "out", maps_result, call.invocation.result_references[0]),
+    ):
+        if maps and reference == kNotMapped:
+            raise UsageError(
+                f"the plan maps the callers' arrays, so {name} must be contiguous and come from "
+                f"comm.empty(); got ordinary memory on rank {comm.rank}"
+            )
     return _bound(call, None)
 
 

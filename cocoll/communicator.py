@@ -115,7 +115,8 @@ class Communicator(_core.CommunicatorBase):
             ticket = self._open(
                 rank,
                 world_size,
-                small_bytes=self._tuning.one_shot_bytes,
+                # What is small enough for a line may still be too much for it: several results.
+                small_bytes=max(self._tuning.inline_bytes, self._tuning.one_shot_bytes),
                 staging_bytes=self._tuning.staging_bytes,
                 inline_bytes=self._tuning.inline_bytes,
                 one_shot_bytes=self._tuning.one_shot_bytes,
@@ -141,11 +142,18 @@ class Communicator(_core.CommunicatorBase):
             raise UnsupportedError(
                 f"{failure}: a communicator needs all its ranks on one host, under one user"
             ) from None
-        commons = self._create_commons(reserved) if rank == 0 else b""
-        commons = bootstrap.allgather(commons)[0]
-        if rank != 0:
-            self._attach_commons(commons)
-        bootstrap.barrier()
+        commons, error = b"", ""
+        try:
+            commons = self._create_commons(reserved) if rank == 0 else b""
+        except OSError as failure:
+            error = f"{failure}"
+        commons = _agree_all(bootstrap, commons, error)[0]
+        try:
+            if rank != 0:
+                self._attach_commons(commons)
+        except OSError as failure:
+            error = f"{failure}"
+        _agree_all(bootstrap, b"", error)
         self._memory = SymmetricMemory(self._heap_start())
         self._opened()
         # At exit a rank says that it leaves, and with an exception under way that it gives up, so
@@ -335,7 +343,15 @@ class Communicator(_core.CommunicatorBase):
         )
         digest = int.from_bytes(everyone.digest()[:8], "little") | 1
         return _core.bind_program(
-            self, program, x, out, op=OP_LABELS.index(op), dtype=dtype, digest=digest
+            self,
+            program,
+            x,
+            out,
+            op=OP_LABELS.index(op),
+            dtype=dtype,
+            digest=digest,
+            maps_source=mine.mapped_sources,
+            maps_result=mine.mapped_results,
         )
 
     def barrier(self) -> None:

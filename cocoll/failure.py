@@ -13,6 +13,7 @@ from cocoll.errors import (
     CommTimeoutError,
     InternalError,
     PeerLostError,
+    UsageError,
 )
 from cocoll.plan.ir import Flag
 
@@ -185,7 +186,10 @@ def make_failure(comm: CommunicatorBase, status: int, sequence: int, culprit: in
     what = "its next call" if flight is None else describe_operation(flight)
     what += f", operation {sequence}"
     if kind is _Status.NOT_PREPARED:
-        return InternalError(
+        # cocoll's own plans serve all that they are chosen for; a caller's need not.
+        flight = comm._flight(comm.rank, sequence)
+        cause = UsageError if flight is not None and flight[0] == Kind.CUSTOM else InternalError
+        return cause(
             f"no variant of the plan serves {what} on rank {comm.rank}: a plan that maps the "
             f"callers' arrays needs symmetric ones, and whole-vector scratch has a limit"
         )
