@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from benchmarks.common import native
 from benchmarks.common.memory import SharedMemory
 from benchmarks.common.streams import FORMS, LimitSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["LimitLoop"]
 
@@ -37,10 +41,19 @@ class LimitLoop:
         Of the job that runs the loop, on the cores it is pinned to.
     path : str
         The job's pool of shared memory.
+    barrier : callable
+        Waits for all ranks. Two that collapse the same pages at the same time fail, so rank 0 does
+        it first, and the others map what is there.
     """
 
     def __init__(
-        self, spec: LimitSpec, elements: int, rank: int, world_size: int, path: str
+        self,
+        spec: LimitSpec,
+        elements: int,
+        rank: int,
+        world_size: int,
+        path: str,
+        barrier: Callable[[], None],
     ) -> None:
         self.spec = spec
         placed: list[_Placed] = []
@@ -49,7 +62,11 @@ class LimitLoop:
             start_bytes = end_bytes + index * _STAGGER_BYTES
             placed.append(_Placed(start_bytes, itemsize_bytes))
             end_bytes = -(-(start_bytes + elements * itemsize_bytes) // 4096) * 4096
+        if rank != 0:
+            barrier()
         self._memory = SharedMemory(path, end_bytes)
+        if rank == 0:
+            barrier()
         self._library = native.load()
         shard_elements = elements // world_size
         first = rank * shard_elements

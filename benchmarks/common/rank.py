@@ -76,7 +76,12 @@ class Rank:
             for form in FORMS:
                 entries.append(Entry(f"{spec.row}/{form}", "limit", spec.row))
             self._limits[spec.row] = LimitLoop(
-                spec, group.elements, self._runner.rank, self._runner.world_size, self._pool_path
+                spec,
+                group.elements,
+                self._runner.rank,
+                self._runner.world_size,
+                self._pool_path,
+                self._barrier,
             )
         return {"entries": [[e.form, e.implementation, e.row] for e in entries]}
 
