@@ -12,7 +12,7 @@ from benchmarks.common.driver import GroupResult, Settings, Track, _spans, measu
 from benchmarks.common.jobs import Job
 from benchmarks.common.records import make_records, missing_peers
 from benchmarks.common.samples import FAR, MIXED, NEAR, Sample
-from benchmarks.common.streams import allreduce
+from benchmarks.common.streams import FORMS, allreduce
 from benchmarks.common.suite import External
 from benchmarks.common.turns import Listener, TurnError
 from benchmarks.peers.launch import JobSpec
@@ -95,8 +95,7 @@ def test_every_form_is_sampled_once_a_round(make_job: Make) -> None:
     assert forms == [
         "in_place",
         "out_of_place",
-        "limit:in_place/cached",
-        "limit:in_place/streaming",
+        *(f"limit:in_place/{form}" for form in FORMS),
     ]
     for track in result.tracks:
         assert track.wrong is None
