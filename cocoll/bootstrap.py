@@ -33,6 +33,9 @@ __all__ = [
 #: Variables that launchers set for each rank; any of them means more than one rank may exist.
 LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK")
 
+# What sockaddr_un has room for, the closing zero aside.
+_PATH_BYTES = 107
+
 
 @runtime_checkable
 class Bootstrap(Protocol):
@@ -159,7 +162,7 @@ class ThreadBootstrap:
     def barrier(self) -> None:
         """Wait for all ranks."""
         try:
-            self._group.barrier.wait(self._group.timeout_seconds)
+            self._group.barrier.wait(min(self._group.timeout_seconds, threading.TIMEOUT_MAX))
         except threading.BrokenBarrierError:
             raise PeerLostError(
                 f"rank {self.rank} waited for {self.world_size} thread ranks to be made, and one "
@@ -182,12 +185,16 @@ class SocketBootstrap:
     rank, world_size : int
         Who this process is.
     timeout_seconds : float, default 600
-        How long to wait for the others.
+        How long each step waits for the others: this one, and every allgather.
 
     Raises
     ------
     CommTimeoutError
         A rank did not come in time; `ranks` says which.
+    RankError
+        `rank` is out of range; or, on rank 0, the processes are not one for each rank.
+    UsageError
+        `path` is too long for a socket.
     """
 
     _HEADER = struct.Struct("<qq")
@@ -202,11 +209,17 @@ class SocketBootstrap:
     ) -> None:
         if not 0 <= rank < world_size:
             raise RankError(f"wanted a rank in [0, {world_size}); got {rank}")
+        longest_bytes = _PATH_BYTES - len(f".{os.getpid()}")
+        if len(os.fsencode(path)) > longest_bytes:
+            raise UsageError(
+                f"the path of a Unix socket may have {longest_bytes} bytes here; got "
+                f"{os.fspath(path)!r}. Name a shorter one (TMPDIR=/tmp)"
+            )
         self.rank = rank
         self.world_size = world_size
-        self._deadline = time.monotonic() + timeout_seconds
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds = min(timeout_seconds, threading.TIMEOUT_MAX)
         self._links: dict[int, socket.socket] = {}
+        self._start_waiting()
         try:
             if rank == 0:
                 self._accept(Path(path))
@@ -215,6 +228,9 @@ class SocketBootstrap:
         except BaseException:
             self.close()
             raise
+
+    def _start_waiting(self) -> None:
+        self._deadline = time.monotonic() + self._timeout_seconds
 
     def _remaining_seconds(self) -> float:
         return max(0.001, self._deadline - time.monotonic())
@@ -237,15 +253,34 @@ class SocketBootstrap:
                 while len(self._links) < self.world_size - 1:
                     listener.settimeout(self._remaining_seconds())
                     link, _ = listener.accept()
-                    link.settimeout(self._remaining_seconds())
-                    peer, _ = self._HEADER.unpack(_read(link, self._HEADER.size))
-                    self._links[peer] = link
+                    try:
+                        self._links[self._greet(link)] = link
+                    except BaseException:
+                        link.close()
+                        raise
             except TimeoutError:
                 missing = tuple(r for r in range(1, self.world_size) if r not in self._links)
                 raise self._late(missing) from None
             finally:
                 for name in (aside, path):
                     name.unlink(missing_ok=True)
+
+    def _greet(self, link: socket.socket) -> int:
+        link.settimeout(self._remaining_seconds())
+        try:
+            peer, world_size = self._HEADER.unpack(_read(link, self._HEADER.size))
+        except ConnectionError as error:
+            raise PeerLostError(f"rank 0 lost a rank as it came: {error}", rank=-1) from error
+        if world_size != self.world_size:
+            raise RankError(
+                f"rank 0 has a world of {self.world_size} ranks; got rank {peer} of {world_size}"
+            )
+        if peer in self._links or not 0 < peer < self.world_size:
+            raise RankError(
+                f"wanted one process for each rank in [0, {self.world_size}); got a second rank "
+                f"{peer}"
+            )
+        return peer
 
     def _connect(self, path: Path) -> None:
         while True:
@@ -254,16 +289,20 @@ class SocketBootstrap:
             try:
                 link.connect(str(path))
                 break
-            except (FileNotFoundError, ConnectionRefusedError):
+            except (FileNotFoundError, ConnectionRefusedError, TimeoutError):
                 link.close()
                 if time.monotonic() > self._deadline:
                     raise self._late((0,)) from None
                 time.sleep(0.005)
+            except BaseException:
+                link.close()
+                raise
         self._links[0] = link
-        link.sendall(self._HEADER.pack(self.rank, 0))
+        link.sendall(self._HEADER.pack(self.rank, self.world_size))
 
     def allgather(self, data: bytes) -> list[bytes]:
         """Give every rank's bytes to every rank."""
+        self._start_waiting()
         if self.rank != 0:
             self._send(0, data)
             gathered: list[bytes] = pickle.loads(self._receive(0))
@@ -285,8 +324,12 @@ class SocketBootstrap:
         self._links.clear()
 
     def _send(self, peer: int, data: bytes) -> None:
+        link = self._links[peer]
+        link.settimeout(self._remaining_seconds())
         try:
-            self._links[peer].sendall(self._HEADER.pack(len(data), 0) + data)
+            link.sendall(self._HEADER.pack(len(data), 0) + data)
+        except TimeoutError:
+            raise self._late((peer,)) from None
         except OSError as error:
             raise PeerLostError(f"rank {self.rank} lost rank {peer}: {error}", rank=peer) from error
 
