@@ -107,7 +107,8 @@ class Execution {
     digest_ = call_->signature.digest(call_->count, call_->scalars, call_->scalar_count);
     ++endpoint_.sequence;
     parity_ = static_cast<int32_t>(sequence_ & 1);
-    stalled_since_ = 0;
+    looked_at_ = 0;
+    stalled_nanoseconds_ = 0;
     saw_abort_ = false;
     record();
     if (program.prepare != nullptr)
@@ -145,6 +146,9 @@ class Execution {
   uint64_t sequence() const { return sequence_; }
 
  private:
+  // What one look for failures adds to the time that counts as waiting, at most.
+  static constexpr int64_t kLongestLook = 1000000000;
+
   enum class Phase { kIdle, kArriving, kLanes };
 
   struct LaneState {
@@ -478,7 +482,8 @@ class Execution {
   // The limits of waiting count from here.
   void progressed() {
     waiter_.progressed();
-    stalled_since_ = 0;
+    looked_at_ = 0;
+    stalled_nanoseconds_ = 0;
     saw_abort_ = false;
   }
 
@@ -516,7 +521,9 @@ class Execution {
       saw_abort_ = true;
     }
     const int64_t now = monotonic_nanoseconds();
-    if (stalled_since_ == 0) stalled_since_ = now;
+    // A rank that was stopped itself (Ctrl-Z, a suspended job or machine) has not waited meanwhile.
+    if (looked_at_ != 0) stalled_nanoseconds_ += std::min(now - looked_at_, kLongestLook);
+    looked_at_ = now;
     Control* own = endpoint_.own();
     own->waiting_sequence.store(sequence_, std::memory_order_relaxed);
     Status status = Status::kDone;
@@ -533,7 +540,7 @@ class Execution {
       }
     });
     if (status != Status::kDone) return status;
-    if (now - stalled_since_ < endpoint_.timeout_nanoseconds) return Status::kDone;
+    if (stalled_nanoseconds_ < endpoint_.timeout_nanoseconds) return Status::kDone;
     endpoint_.culprit = first;
     return Status::kTimeout;
   }
@@ -567,7 +574,8 @@ class Execution {
   bool streams_ = false;
   uint32_t reduce_flags_ = 0;
   int64_t block_elements_ = 0;
-  int64_t stalled_since_ = 0;
+  int64_t looked_at_ = 0;
+  int64_t stalled_nanoseconds_ = 0;
   int32_t lanes_left_ = 0;
   double derived_[kMaxScalars] = {};
   std::vector<char*> sources_;

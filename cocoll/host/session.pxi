@@ -33,6 +33,10 @@ cdef class Block:
         return <size_t>self.data
 
 
+# What 63 bits of nanoseconds hold; an infinite timeout is as good as that.
+cdef double _LONGEST_SECONDS = 9e9
+
+
 cdef class CommunicatorBase:
     """What the hot path needs of a communicator; `cocoll.Communicator` derives from it."""
 
@@ -68,7 +72,7 @@ cdef class CommunicatorBase:
         sizes.small_bytes = small_bytes
         sizes.staging_bytes = staging_bytes
         session = new Session(rank, world_size, sizes, oversubscribed,
-                              <int64_t>(timeout_seconds * 1e9))
+                              <int64_t>(min(timeout_seconds, _LONGEST_SECONDS) * 1e9))
         self.session.reset(session)
         cdef int error = session.create_segment(reserved_bytes, token)
         if error != 0:
