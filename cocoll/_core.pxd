@@ -63,6 +63,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
     cdef cppclass Segment:
         @staticmethod
         Segment* create(size_t reserved_bytes)
+
         @staticmethod
         Segment* attach(const SegmentTicket& ticket)
         SegmentTicket ticket() const
@@ -103,6 +104,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         int32_t world_size
         int32_t pid
         FlightRecord flight[256]
+
         @staticmethod
         size_t bytes(int32_t world_size)
 

@@ -51,8 +51,8 @@ cdef class Call:
 cdef class Work:
     """An operation that has been issued.
 
-    ``wait`` blocks until it has completed on this rank, ``done`` asks, ``exception`` gives what went
-    wrong, ``result`` waits and gives the output (None where the call worked in place).
+    ``wait`` blocks until it has completed on this rank, ``done`` asks, ``exception`` gives what
+    went wrong, ``result`` waits and gives the output (None where the call worked in place).
     """
 
     cdef shared_ptr[Task] task
@@ -86,12 +86,34 @@ cdef class Work:
         return self.finished or self.task.get().finished()
 
     def exception(self, timeout_seconds=None):
-        """Wait, and give what made the operation fail, or None."""
+        """Wait, and give what made the operation fail, or None.
+
+        Parameters
+        ----------
+        timeout_seconds : float, optional
+            As in `wait`.
+
+        Returns
+        -------
+        BaseException or None
+            What `wait` would raise.
+        """
         self._settle(timeout_seconds)
         return self.error
 
     def result(self, timeout_seconds=None):
-        """Wait, and give the output: the array made for it or given as `out`, None in place."""
+        """Wait, and give the output.
+
+        Parameters
+        ----------
+        timeout_seconds : float, optional
+            As in `wait`.
+
+        Returns
+        -------
+        array_like or None
+            The array made for it or given as `out`; None where the call worked in place.
+        """
         self.wait(timeout_seconds)
         return self.output
 
@@ -396,7 +418,8 @@ cdef int _check_blocks(CommunicatorBase comm, int kind, const Array* source, con
 
 
 cdef int64_t _block_length(CommunicatorBase comm, int kind, int64_t count, int options) noexcept:
-    # Plain reduce_scatter and allgather use equal blocks, everything else shards (docs/plans.md, rule 9).
+    # Plain reduce_scatter and allgather use equal blocks, everything else shards (docs/plans.md,
+    # rule 9).
     cdef int64_t per_rank = (count + comm.world_size - 1) // comm.world_size
     if (kind == _REDUCE_SCATTER or kind == _ALLGATHER) and not options & _OPTION_SHARD:
         return per_rank

@@ -185,7 +185,7 @@ cdef class CommunicatorBase:
         return _describe_control(self.session.get().endpoint.peers[peer].control)
 
     def _leave(self):
-        """Say that this rank takes part no more, and refuse further calls. Local, and never waits."""
+        """Say that this rank takes part no more, and refuse further calls. Local, never waits."""
         if self.closed:
             return
         self.closed = True
@@ -299,7 +299,9 @@ cdef bytes _pack_ticket(SegmentTicket ticket):
 cdef SegmentTicket _unpack_ticket(bytes ticket) except *:
     cdef SegmentTicket unpacked
     if len(ticket) != sizeof(SegmentTicket):
-        raise InternalError(f"a segment ticket has {sizeof(SegmentTicket)} bytes; got {len(ticket)}")
+        raise InternalError(
+            f"a segment ticket has {sizeof(SegmentTicket)} bytes; got {len(ticket)}"
+        )
     memcpy(&unpacked, <const char*>ticket, sizeof(SegmentTicket))
     return unpacked
 

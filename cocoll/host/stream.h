@@ -77,9 +77,14 @@ struct Session {
   }
 
   PlanLimits limits() const {
-    return {endpoint.rank,     endpoint.world_size,         kFlagCount,
-            kMaxResults,       kMaxOperands,                kLinePayloadBytes,
-            endpoint.sizes.small_bytes, endpoint.sizes.staging_bytes};
+    return {endpoint.rank,
+            endpoint.world_size,
+            kFlagCount,
+            kMaxResults,
+            kMaxOperands,
+            kLinePayloadBytes,
+            endpoint.sizes.small_bytes,
+            endpoint.sizes.staging_bytes};
   }
 };
 

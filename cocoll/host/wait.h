@@ -75,9 +75,9 @@ struct WaitPolicy {
   // Polls with a pause between them. 0 where the ranks of the host outnumber the CPUs they may use:
   // spinning there costs a scheduler slice per barrier (measured: 8 ms against 2.5 us).
   int32_t spins = 0;
-  int64_t yield_nanoseconds = 0;     // then sched_yield for this long
-  int64_t sleep_nanoseconds = 0;     // then sleep, at most this long at a time
-  int64_t return_nanoseconds = 0;    // leave native code after this long without progress
+  int64_t yield_nanoseconds = 0;   // then sched_yield for this long
+  int64_t sleep_nanoseconds = 0;   // then sleep, at most this long at a time
+  int64_t return_nanoseconds = 0;  // leave native code after this long without progress
 };
 
 inline WaitPolicy make_wait_policy(bool oversubscribed) {

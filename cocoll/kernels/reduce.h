@@ -128,7 +128,8 @@ COCOLL_INLINE const T* source_tile(const cocoll_array& source, const Tile& tile,
 }
 
 // Reduces one tile of the first `source_count` sources into `state`; gives the source itself where
-// there is nothing to do and `aliases` allows it: the caller then reads it before anything is stored.
+// there is nothing to do and `aliases` allows it: the caller then reads it before anything is
+// stored.
 template <class R>
 COCOLL_NOINLINE const typename R::State* accumulate(const cocoll_array* sources, int source_count,
                                                     const Tile& tile, typename R::State* state,

@@ -2,8 +2,8 @@
 //
 // `Source` is how sources are stored, `State` what they accumulate in, `Value` what the epilogue
 // sees. combine() takes the ranks in order, so a reduction has one result, whatever the chunk size;
-// finish() gives the value once all ranks are in; combine(a, neutral(a)) is a. `Widened` is the same
-// op on states.
+// finish() gives the value once all ranks are in; combine(a, neutral(a)) is a. `Widened` is the
+// same op on states.
 
 #ifndef COCOLL_KERNELS_REDUCTIONS_H_
 #define COCOLL_KERNELS_REDUCTIONS_H_
