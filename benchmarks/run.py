@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
-    from benchmarks.common.suite import Suite
+    from benchmarks.common.cases import Group
+    from benchmarks.common.suite import External, Suite
 
 _EXIT_COCOLL, _EXIT_PEERS = 1, 2
 
@@ -187,7 +188,7 @@ def _run_ranks(
                 group,
                 [job for job in jobs if job.spec.takes_part(group.input_bytes)],
                 suite.limits(group),
-                suite.externals(group),
+                _externals(suite, group, progress, outcome),
                 settings,
                 functools.partial(progress.step, prefix=title),
             )
@@ -215,6 +216,15 @@ def _run_ranks(
         for job in jobs:
             job.stop(ask=False)  # those that are left after an error or a signal
         listener.close()
+
+
+def _externals(suite: Suite, group: Group, progress: Progress, outcome: _Outcome) -> list[External]:
+    try:
+        return suite.externals(group)
+    except (ImportError, OSError, RuntimeError) as error:
+        progress.say(f"a yardstick of the suite {suite.name} cannot be built: {error}")
+        outcome.problems.append(f"{suite.name}: a yardstick cannot be built")
+        return []
 
 
 def _start(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from benchmarks.common.streams import LimitSpec
     from benchmarks.common.suite import External
 
-__all__ = ["Best", "GroupResult", "Settings", "Track", "measure_group"]
+__all__ = ["Best", "GroupResult", "Settings", "Track", "hopeless", "measure_group"]
 
 _LOOP_SECONDS = 0.02  # what a back-to-back loop should last
 _MAX_LOOP_CALLS = 20_000
@@ -213,7 +213,8 @@ class _Measurement:
             for external, track in self._externals:
                 self._run_external(external, track)
             if round_index + 1 == _TRIAL_ROUNDS:
-                self._leave_out_hopeless()
+                for track in hopeless(self._result.tracks):
+                    track.repeat = 0
         for job in list(self._jobs):
             self._guarded(job, functools.partial(self._release, job))
         return self._result
@@ -319,7 +320,7 @@ class _Measurement:
                 external.command, capture_output=True, text=True, timeout=60, check=True
             )
             answer = json.loads(done.stdout)
-            seconds = float(answer["seconds_per_call"])
+            seconds = float(answer["median_nanoseconds"]) * 1e-9
         except (OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
             self._fail(track.entry.implementation, f"{external.command[0]}: {error}")
             return
@@ -330,19 +331,6 @@ class _Measurement:
                 float(one_way), self._group.ranks, self._settings.near_below_nanoseconds
             )
         track.samples.append(Sample(seconds, None, state))
-
-    def _leave_out_hopeless(self) -> None:
-        """Stop timing forms whose best is far from what another form of the same row reaches."""
-        best: dict[tuple[str, str], float] = {}
-        for track in self._result.tracks:
-            key = (track.entry.implementation, track.entry.row)
-            summary = summarize(track.samples)
-            if summary is not None:
-                best[key] = min(best.get(key, float("inf")), summary.median_seconds)
-        for track in self._result.tracks:
-            key = (track.entry.implementation, track.entry.row)
-            if key in best and track.fastest_seconds > _HOPELESS_FACTOR * best[key]:
-                track.repeat = 0
 
     def _release(self, job: Job) -> None:
         job.turn({"do": "release"})
@@ -361,6 +349,34 @@ class _Measurement:
     def _fail(self, implementation: str, reason: str) -> None:
         self._result.failures[implementation] = reason
         self._report(f"{implementation} broke off: {reason}")
+
+
+def hopeless(tracks: Sequence[Track]) -> list[Track]:
+    """Name the forms whose best sample is far from what another form of the same row reaches.
+
+    Parameters
+    ----------
+    tracks : sequence of Track
+        After the rounds of trial.
+
+    Returns
+    -------
+    list of Track
+        Those whose fastest sample is above 1.3 times the best median of their implementation's row.
+    """
+    best: dict[tuple[str, str], float] = {}
+    for track in tracks:
+        summary = summarize(track.samples)
+        if summary is not None:
+            key = (track.entry.implementation, track.entry.row)
+            best[key] = min(best.get(key, float("inf")), summary.median_seconds)
+    return [
+        track
+        for track in tracks
+        if track.samples
+        and track.fastest_seconds
+        > _HOPELESS_FACTOR * best[track.entry.implementation, track.entry.row]
+    ]
 
 
 def _spans(replies: Sequence[Message]) -> list[float]:

@@ -18,8 +18,9 @@ __all__ = ["External", "Suite"]
 class External:
     """A program that is run once a turn and times itself.
 
-    It prints one JSON object: ``seconds_per_call``, and ``one_way_nanoseconds`` if it knows (a
-    ping-pong between its ranks, for the state).
+    It prints one JSON object: ``median_nanoseconds`` of a call and, if it knows,
+    ``one_way_nanoseconds`` (a ping-pong between its ranks; without it the sample takes the state of
+    the one before).
     """
 
     implementation: str
@@ -52,7 +53,8 @@ class Suite:
     uses_adam : bool
         Whether jobs run torch's optimizer.
     externals : callable
-        For a group, programs that time themselves.
+        For a group, programs that time themselves. Raises RuntimeError or ImportError if there
+        should be one and it cannot be built.
     """
 
     name: str

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 from benchmarks.common.cases import Group, View
 from benchmarks.common.suite import External, Suite
-from benchmarks.peers.launch import MPI_PEERS, ROOT
+from benchmarks.peers.launch import MPI_PEERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,17 +21,31 @@ _PAYLOAD_BYTES = 8
 
 
 def c_loop_command(ranks: int, payload_bytes: int, calls: int) -> tuple[str, ...] | None:
-    """Give the program that makes the same call from C, or None if it has not been built.
+    """Build the program that makes the same call from C, and give the command that runs it.
 
-    The program runs an all-reduce (float32 sum, in place, symmetric) of `payload_bytes` over
-    `ranks` ranks of its own, `calls` times back to back, pinned as the other jobs are, and prints
-    one JSON object: ``seconds_per_call`` (the slowest rank's) and, if it has measured it,
-    ``one_way_nanoseconds`` (a ping-pong of about 40 us between its ranks just before).
+    Parameters
+    ----------
+    ranks, calls : int
+        Processes, which the program starts itself, and timed calls.
+    payload_bytes : int
+        The program knows 8 bytes alone: for others there is none.
+
+    Returns
+    -------
+    tuple of str or None
+        A command that prints one JSON object as :class:`~benchmarks.common.suite.External` says.
+
+    Raises
+    ------
+    RuntimeError
+        It cannot be built; the message is the compiler's.
     """
-    program = ROOT / "tests" / "native" / "build" / "call_overhead"
-    if not program.exists():
+    if payload_bytes != _PAYLOAD_BYTES:
         return None
-    return (str(program), str(ranks), str(payload_bytes), str(calls))
+    # It is a program of the native tests, which need a checkout and a compiler; nothing else of
+    # the benchmarks does.
+    call_loop = importlib.import_module("tests.native.call_loop")
+    return tuple(call_loop.build_command(ranks, calls))
 
 
 def _groups(

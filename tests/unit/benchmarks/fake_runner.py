@@ -1,7 +1,6 @@
 """Implementations for tests of the driver: ranks that share a file instead of a library."""
 
 import os
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -78,8 +77,6 @@ class FakeRunner(Runner):
 
     def _out_of_place(self) -> None:
         self.output[:] = self._sum()
-        if self.fault == "slow":
-            time.sleep(0.01)
 
     def _step(self) -> None:
         gradient = self._sum()

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.cases import Entry, Group, View
-from benchmarks.common.driver import GroupResult, Settings, Track, _spans, measure_group
+from benchmarks.common.driver import (
+    GroupResult,
+    Settings,
+    Track,
+    _spans,
+    hopeless,
+    measure_group,
+)
 from benchmarks.common.jobs import Job
 from benchmarks.common.records import make_records, missing_peers
 from benchmarks.common.samples import FAR, MIXED, NEAR, Sample
@@ -169,7 +176,7 @@ def test_jobs_end_with_all_their_processes(make_job: Make) -> None:
 
 
 def test_programs_that_time_themselves(make_job: Make) -> None:
-    answer = 'print(\'{"seconds_per_call": 2e-7, "one_way_nanoseconds": 40}\')'
+    answer = 'print(\'{"median_nanoseconds": 200, "one_way_nanoseconds": 40}\')'
     externals = [
         External("c_loop", "yardstick", (sys.executable, "-c", answer)),
         External("broken", "yardstick", (sys.executable, "-c", "print('no JSON')")),
@@ -177,7 +184,7 @@ def test_programs_that_time_themselves(make_job: Make) -> None:
     result = _measure(_group(), [make_job("fake")], rounds=2, externals=externals)
     best = result.best("c_loop", "yardstick", NEAR)
     assert best is not None
-    assert best.summary.median_seconds == 2e-7
+    assert best.summary.median_seconds == pytest.approx(2e-7)
     assert best.summary.rounds == 2
     assert "broken" in result.failures
 
@@ -254,8 +261,29 @@ def test_spans_count_from_the_first_start_to_the_last_end() -> None:
     assert _spans([early, late]) == pytest.approx([1.5, 0.7])
 
 
-def test_forms_far_from_the_best_are_left_out(make_job: Make) -> None:
-    result = _measure(_group(), [make_job("fake", fault="slow")], rounds=5)
-    in_place, out_of_place = result.tracks
-    assert len(in_place.samples) == 5
-    assert len(out_of_place.samples) == 3
+def _track(row: str, form: str, seconds: list[float], implementation: str = "a") -> Track:
+    track = Track("job", Entry(form, implementation, row))
+    track.samples = [Sample(value, None, NEAR) for value in seconds]
+    return track
+
+
+def test_forms_that_never_come_near_the_best_are_left_out() -> None:
+    best = _track("peer", "in", [1.0, 1.1, 5.0])  # median 1.1: the limit is 1.43
+    lucky = _track("peer", "out", [1.4, 9.0, 9.0])
+    far = _track("peer", "half", [1.5, 1.5, 1.5])
+    other_row = _track("yardstick", "alone", [7.0])
+    other_implementation = _track("peer", "in", [7.0], "b")
+    wrong = _track("peer", "wrong", [])
+    tracks = [best, lucky, far, other_row, other_implementation, wrong]
+    assert hopeless(tracks) == [far]
+
+
+def test_a_form_that_is_left_out_is_not_sampled_again(
+    make_job: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "benchmarks.common.driver.hopeless",
+        lambda tracks: [track for track in tracks if track.entry.form == "out_of_place"],
+    )
+    result = _measure(_group(), [make_job("fake")], rounds=5)
+    assert [len(track.samples) for track in result.tracks] == [5, 3]

@@ -201,14 +201,19 @@ def test_surroundings_do_not_reach_the_jobs(monkeypatch: pytest.MonkeyPatch) -> 
     assert environment["OMPI_ALLOW_RUN_AS_ROOT"] == "1"
 
 
-def test_c_loop_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(call_overhead, "ROOT", tmp_path)
-    assert call_overhead.c_loop_command(2, 8, 100) is None
+def test_c_loop_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def build_command(ranks: int, calls: int) -> list[str]:
+        asked.append((ranks, calls))
+        return ["program", "--ranks", str(ranks)]
+
+    fake = ModuleType("tests.native.call_loop")
+    fake.build_command = build_command  # type: ignore[attr-defined]
+    monkeypatch.setattr("importlib.import_module", lambda name: fake)
     (group,) = SUITES["call_overhead"].groups(2, None, None)
-    assert SUITES["call_overhead"].externals(group) == []
-    program = tmp_path / "tests" / "native" / "build" / "call_overhead"
-    program.parent.mkdir(parents=True)
-    program.touch()
     (external,) = SUITES["call_overhead"].externals(group)
-    assert external.command == (str(program), "2", "8", str(call_overhead.CALLS))
-    assert external.implementation == "c_loop"
+    assert external.command == ("program", "--ranks", "2")
+    assert (external.implementation, external.row) == ("c_loop", "yardstick")
+    assert asked == [(2, call_overhead.CALLS)]
+    assert call_overhead.c_loop_command(2, 16, 100) is None

@@ -103,7 +103,7 @@ def test_a_rank_that_does_not_answer_is_named(listener: Listener) -> None:
     handlers = [{"ask": lambda command: {}}, {"ask": lambda command: {"w": release.wait(30)}}]
     channels, threads = _ranks(listener, handlers)
     with pytest.raises(TurnError, match=r"ranks \[1\] did not answer 'ask'"):
-        exchange(channels, {"do": "ask"}, 0.2)
+        exchange(channels, {"do": "ask"}, 2.0)
     release.set()
     _stop(channels, threads)
 
