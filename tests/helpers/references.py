@@ -1,0 +1,113 @@
+"""What a reduction must give: the bits of rank order, and float64 as a second opinion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
+from tests.helpers.arrays import assert_same_bits, numpy_dtype
+
+__all__ = [
+    "OPS",
+    "check_reduced",
+    "contribution",
+    "contributions",
+    "reduce_in_rank_order",
+    "reduce_wide",
+    "shard_of",
+]
+
+OPS = ("sum", "prod", "min", "max", "avg")
+_EPS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+
+
+def contribution(
+    rank: int, shape: int | tuple[int, ...], label: str, op: str, seed: int = 0
+) -> np.ndarray[Any, Any]:
+    """Give what a rank brings: the same on whichever rank it is computed."""
+    random = np.random.default_rng([seed, rank])
+    if label == "uint8":
+        return random.integers(0, 256, shape, np.uint8)
+    if label in ("int32", "int64"):
+        limits = np.iinfo(label)
+        return random.integers(limits.min, limits.max, shape, label, endpoint=True)
+    if op == "prod":
+        values = random.uniform(0.5, 1.5, shape) * random.choice([-1.0, 1.0], shape)
+    else:
+        values = random.standard_normal(shape) * 2.0 ** random.integers(-6, 7, shape)
+    return np.asarray(values).astype(numpy_dtype(label))
+
+
+def contributions(
+    world_size: int, shape: int | tuple[int, ...], label: str, op: str, seed: int = 0
+) -> list[np.ndarray[Any, Any]]:
+    """Give what all ranks bring."""
+    return [contribution(rank, shape, label, op, seed) for rank in range(world_size)]
+
+
+def _accumulate_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def reduce_wide(parts: list[np.ndarray[Any, Any]], op: str) -> np.ndarray[Any, Any]:
+    """Reduce in rank order in the accumulate type, and do not round to the storage type."""
+    dtype = parts[0].dtype
+    wide = [part.astype(_accumulate_dtype(dtype)) for part in parts]
+    function = {
+        "sum": np.add,
+        "avg": np.add,
+        "prod": np.multiply,
+        "min": np.minimum,
+        "max": np.maximum,
+    }[op]
+    if op == "avg" and dtype.kind in "iu":
+        total = sum(part.astype(object) for part in parts)
+        size = len(parts)
+        quotients = [abs(int(v)) // size * (1 if v >= 0 else -1) for v in np.ravel(total)]
+        return np.array(quotients, dtype).reshape(parts[0].shape)
+    with np.errstate(all="ignore"):
+        total = wide[0].copy()
+        for part in wide[1:]:
+            total = np.asarray(function(total, part))
+        if op == "avg":
+            total = np.asarray(total / total.dtype.type(len(parts)))
+    return np.asarray(total)
+
+
+def reduce_in_rank_order(parts: list[np.ndarray[Any, Any]], op: str) -> np.ndarray[Any, Any]:
+    """Give the bits that every algorithm in rank order must give."""
+    with np.errstate(all="ignore"):
+        return reduce_wide(parts, op).astype(parts[0].dtype)
+
+
+def check_reduced(got: Any, parts: list[np.ndarray[Any, Any]], op: str, message: str = "") -> None:
+    """Assert the bits of rank order, and nearness to float64 where that says more."""
+    wanted = reduce_in_rank_order(parts, op)
+    assert_same_bits(got, wanted, message)
+    label = str(parts[0].dtype)
+    if label not in _EPS or op == "prod":
+        return
+    exact = [part.astype(np.float64) for part in parts]
+    scale = np.sum(np.abs(exact), axis=0) if parts[0].size else np.zeros(parts[0].shape)
+    total = {"min": np.minimum, "max": np.maximum}.get(op, np.add).reduce(exact, axis=0)
+    if op == "avg":
+        total, scale = total / len(parts), scale / len(parts)
+    accumulate = "float32" if parts[0].dtype.itemsize == 2 else label
+    bound = (len(parts) - 1 + (op == "avg")) * _EPS[accumulate] * scale + _EPS[label] * np.abs(
+        total
+    )
+    # Below the smallest normal number the spacing is absolute.
+    bound = bound + float(np.finfo(np.float16).smallest_subnormal if label == "float16" else 0.0)
+    error = np.abs(np.asarray(got).astype(np.float64) - total)
+    assert (error <= bound).all(), (
+        f"{message}: off by {float((error - bound).max())} beyond the bound"
+    )
+
+
+def shard_of(values: np.ndarray[Any, Any], rank: int, world_size: int) -> np.ndarray[Any, Any]:
+    """Give a rank's shard of a vector."""
+    length = block_elements(values.size, world_size, SHARD_ALIGNMENT_ELEMENTS)
+    start, stop = block_range(rank, values.size, length)
+    return values[start:stop]

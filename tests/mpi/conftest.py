@@ -1,0 +1,32 @@
+"""The world of the launcher's ranks; without a launcher a world of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.world import TUNINGS, MpiWorld
+
+
+@pytest.fixture(scope="session")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], MpiWorld]]:
+    """Give the world of a tuning, a new one where the last has broken."""
+    from mpi4py import MPI
+
+    # One cache for all ranks, as on a user's host: each kernel is compiled once.
+    group = MPI.COMM_WORLD.Dup()
+    cache_dir = Path(group.bcast(str(tmp_path_factory.mktemp("cache"))))
+    alive: dict[str, MpiWorld] = {}
+
+    def find(tuning: str) -> MpiWorld:
+        if tuning in alive and alive[tuning].broken:
+            alive.pop(tuning).close()
+        if tuning not in alive:
+            alive[tuning] = MpiWorld(group, TUNINGS[tuning], cache_dir)
+        return alive[tuning]
+
+    yield find
+    for world in alive.values():
+        world.close()
