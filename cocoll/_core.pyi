@@ -1,11 +1,11 @@
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal, final
+from typing import Any, Literal, TypeAlias, final
 
 from typing_extensions import Buffer
 
-_Op = Literal["sum", "prod", "min", "max", "avg"]
+_Op: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
 
 default_communicator: ContextVar[CommunicatorBase]
 DONE: Work
@@ -147,6 +147,7 @@ class CommunicatorBase:
     def _leave(self) -> None: ...
     def _drain(self, timeout_seconds: float) -> bool: ...
     def _next_sequence(self) -> int: ...
+    def _is_entered(self) -> bool: ...
 
 @final
 class Program:

@@ -268,9 +268,10 @@ class SocketBootstrap:
     def _greet(self, link: socket.socket) -> int:
         link.settimeout(self._remaining_seconds())
         try:
-            peer, world_size = self._HEADER.unpack(_read(link, self._HEADER.size))
+            header: tuple[int, int] = self._HEADER.unpack(_read(link, self._HEADER.size))
         except ConnectionError as error:
             raise PeerLostError(f"rank 0 lost a rank as it came: {error}", rank=-1) from error
+        peer, world_size = header
         if world_size != self.world_size:
             raise RankError(
                 f"rank 0 has a world of {self.world_size} ranks; got rank {peer} of {world_size}"

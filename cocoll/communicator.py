@@ -446,8 +446,8 @@ class Communicator(_core.CommunicatorBase):
 
 def _read_shape(shape: Any) -> tuple[int, ...]:
     # A truth value would pass for an int.
-    number = None if isinstance(shape, bool) else shape
-    lengths = shape if isinstance(shape, Iterable) else (number,)
+    number: Any = None if isinstance(shape, bool) else shape
+    lengths: Iterable[Any] = shape if isinstance(shape, Iterable) else (number,)
     try:
         wanted = tuple(operator.index(length) for length in lengths)
     except TypeError:

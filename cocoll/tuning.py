@@ -51,7 +51,9 @@ class Tuning:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise UsageError(f"Tuning.{name} must be an int; got {value!r}")
             if value < least.get(name, 0):
-                raise UsageError(f"Tuning.{name} must be at least {least.get(name, 0)}; got {value}")
+                raise UsageError(
+                    f"Tuning.{name} must be at least {least.get(name, 0)}; got {value}"
+                )
         if self.inline_bytes > _LINE_PAYLOAD_BYTES:
             raise UsageError(
                 f"Tuning.inline_bytes may be {_LINE_PAYLOAD_BYTES}, what an arrival line carries; "

@@ -47,7 +47,7 @@ def resources() -> dict[str, int]:
 
 
 def call_with_many_lengths(comm: cocoll.Communicator, calls: int, first: int) -> Any:
-    """Call with another length each time; give what is in use after `first` and at the end."""
+    """Call with another length each time; give the use after `first` and at the end."""
     random_counts = random.Random(16)
     scale = epilogues.scale(0.5)
     seen = []
@@ -67,7 +67,7 @@ def call_with_many_lengths(comm: cocoll.Communicator, calls: int, first: int) ->
 
 
 def make_and_close_communicators(comm: cocoll.Communicator, times: int, first: int) -> Any:
-    """Duplicate and close; give what is in use after `first` and at the end."""
+    """Duplicate and close; give the use after `first` and at the end."""
     seen = []
     for turn in range(1, times + 1):
         with comm.duplicate() as child:
@@ -82,7 +82,7 @@ def make_and_close_communicators(comm: cocoll.Communicator, times: int, first: i
 
 
 def drop_works(comm: cocoll.Communicator, works: int, first: int) -> Any:
-    """Issue on a stream and drop what is returned; give what is in use after `first` and at the end."""
+    """Issue on a stream and drop what is returned; give the use after `first`, at the end."""
     x = np.ones(64, np.float32)
     seen = []
     with cocoll.Stream() as stream:

@@ -1,7 +1,7 @@
 """Worlds of ranks that live through many cases: threads of this process, or the ranks of MPI.
 
-A case is a function of a communicator. ``World.run`` calls it on every rank; what it returns must be
-equal in bits on all of them. A world whose case failed is not used again.
+A case is a function of a communicator. ``World.run`` calls it on every rank; what it returns must
+be equal in bits on all of them. A world whose case failed is not used again.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,14 +21,21 @@ from pathlib import Path
 __all__ = [
     "BUILD",
     "BUILDS",
+    "MEMORY_STATUS",
     "NATIVE",
+    "RACE_STATUS",
     "ROOT",
     "Build",
     "BuildError",
+    "build_library",
+    "build_plain",
     "build_program",
+    "catalogue_kernel",
     "compile_object",
     "core_options",
     "export_plans",
+    "inline_plans",
+    "kernel_options",
     "plans_directory",
 ]
 
@@ -35,6 +43,8 @@ NATIVE = Path(__file__).resolve().parent
 ROOT = NATIVE.parents[1]
 BUILD = NATIVE / "build"
 
+_EXPORTER = NATIVE / "export_plans.py"
+_KEPT_SECONDS = 3 * 24 * 3600
 _WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 
@@ -184,6 +194,80 @@ def build_program(
     return target
 
 
+def build_plain(source: Path, options: Sequence[str]) -> Path:
+    """Compile and link a program of one source, without generated kernels.
+
+    Parameters
+    ----------
+    source : Path
+        C++.
+    options : sequence of str
+        For the compiler.
+
+    Returns
+    -------
+    Path
+        The program.
+    """
+    compiled = compile_object(source, options)
+    target = BUILD / f"{source.stem}-{_digest([compiled], options)}"
+    with _made_once(target) as temporary:
+        if temporary is not None:
+            _run([*compiler(), "-pthread", str(compiled), "-ldl", "-o", str(temporary)])
+    return target
+
+
+def build_library(source: Path, options: Sequence[str], *, root: Path = ROOT) -> Path:
+    """Compile and link a shared library of one source, to be read, not run.
+
+    Parameters
+    ----------
+    source : Path
+        C++.
+    options : sequence of str
+        For the compiler.
+    root : Path
+        The folder that holds ``cocoll/``.
+
+    Returns
+    -------
+    Path
+        The library.
+    """
+    compiled = compile_object(source, options, root=root)
+    target = BUILD / f"{source.stem}-{_digest([compiled], options)}.so"
+    with _made_once(target) as temporary:
+        if temporary is not None:
+            _run([*compiler(), "-shared", str(compiled), "-o", str(temporary)])
+    return target
+
+
+def kernel_options(isa: str) -> tuple[str, ...]:
+    """Give the options that kernels of an ISA level are compiled with."""
+    from cocoll.kernels.isa import compile_options
+
+    return tuple(compile_options(isa))
+
+
+def inline_plans(world_size: int) -> Path:
+    """Write the plans of an 8-byte all-reduce, and give their common prefix."""
+    target = BUILD / f"inline-{_planners_digest()}-{world_size}"
+    with _made_once(target) as temporary:
+        if temporary is not None:
+            temporary.mkdir()
+            words = ["--inline", str(temporary / "plan"), "--world-size", str(world_size)]
+            _run([sys.executable, str(_EXPORTER), "--root", str(ROOT), *words])
+    return target / "plan"
+
+
+def catalogue_kernel() -> tuple[Path, str] | None:
+    """Give the float32 sum that the package has for this CPU, or None where it is not built."""
+    from cocoll.kernels.isa import cpu_levels
+
+    library = ROOT / "cocoll" / "kernels" / f"_catalogue_{cpu_levels()[-1]}.so"
+    return (library, "sum_float32") if library.exists() else None
+
+
 def export_plans(directory: Path, *, root: Path = ROOT) -> Path:
     """Write the plans and kernels of a tree, in a process of their own.
 
@@ -199,21 +283,25 @@ def export_plans(directory: Path, *, root: Path = ROOT) -> Path:
     Path
         `directory`.
     """
-    script = NATIVE / "export_plans.py"
-    _run([sys.executable, str(script), "--root", str(root), "--directory", str(directory)])
+    _run([sys.executable, str(_EXPORTER), "--root", str(root), "--directory", str(directory)])
     return directory
 
 
 @functools.cache
 def plans_directory() -> Path:
     """Give the plans of the sources as they are."""
-    sources = sorted((ROOT / "cocoll").rglob("*.py"))
-    digest = _digest([NATIVE / "export_plans.py", *sources], [sys.version])
-    target = BUILD / f"plans-{digest}"
+    target = BUILD / f"plans-{_planners_digest()}"
     with _made_once(target) as temporary:
         if temporary is not None:
             export_plans(temporary)
     return target
+
+
+@functools.cache
+def _planners_digest() -> str:
+    folders = ("algorithms", "plan", "epilogues", "kernels")
+    sources = [path for folder in folders for path in (ROOT / "cocoll" / folder).rglob("*.py")]
+    return _digest([_EXPORTER, *sorted(sources)], [sys.version])
 
 
 def _digest(files: Sequence[Path], words: Sequence[str]) -> str:
@@ -224,13 +312,27 @@ def _digest(files: Sequence[Path], words: Sequence[str]) -> str:
     return digest.hexdigest()[:20]
 
 
+@functools.cache
+def _prepare_build_folder() -> None:
+    """Make the folder, and drop what no run has used for days: every edit leaves old things."""
+    BUILD.mkdir(exist_ok=True)
+    oldest = time.time() - _KEPT_SECONDS
+    for path in BUILD.iterdir():
+        if path.stat().st_mtime < oldest:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
 @contextmanager
 def _made_once(target: Path) -> Iterator[Path | None]:
     """Give where to make `target`, or None if it exists; two makers may meet."""
+    _prepare_build_folder()
     if target.exists():
+        os.utime(target)
         yield None
         return
-    BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
         temporary = Path(folder) / target.name
         yield temporary

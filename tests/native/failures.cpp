@@ -11,6 +11,7 @@ using host::AbortReason;
 using host::Status;
 
 constexpr int64_t kMillisecond = 1000000;
+constexpr int32_t kUserFlag = 3;  // the one that the plan "stuck" waits for
 
 // A rank's means to make calls.
 class Caller {
@@ -63,10 +64,9 @@ struct Context {
     });
   }
 
-  WorldOptions options(int64_t timeout_nanoseconds = 60000 * kMillisecond) const {
+  WorldOptions options() const {
     WorldOptions made;
     made.world_size = world_size;
-    made.timeout_nanoseconds = timeout_nanoseconds;
     return made;
   }
 };
@@ -122,17 +122,23 @@ void not_prepared(const Context& context) {
 
 // A rank that never comes is named by those that time out, and the others are told.
 void timeout_at_arrival(const Context& context) {
-  context.run(context.options(50 * kMillisecond), [&](World* world, Caller* caller, int32_t rank) {
+  context.run(context.options(), [&](World* world, Caller* caller, int32_t rank) {
     EXPECT(caller->call("inline", 4) == Status::kDone, "rank %d", rank);
+    world->barrier().wait();
+    caller->endpoint().timeout_nanoseconds = kMillisecond;
     if (rank != 1) {
       const Status status = caller->call("one_shot", 100);
       EXPECT(status == Status::kTimeout || status == Status::kAborted, "status %d", as_int(status));
       if (status == Status::kTimeout)
         EXPECT(caller->endpoint().culprit == 1, "culprit %d", caller->endpoint().culprit);
       const uint64_t word = caller->endpoint().abort_word();
-      EXPECT((word & 0xffffff) == 1 &&
-                 (word >> 24 & 0xff) == static_cast<uint64_t>(AbortReason::kTimeout),
-             "abort word %llx", static_cast<unsigned long long>(word));
+      // Of three ranks one may come so late that another has given it up with the missing one.
+      const uint64_t named = word & 0xffffff;
+      EXPECT(named != static_cast<uint64_t>(rank) || status == Status::kAborted, "rank %d", rank);
+      EXPECT((word >> 24 & 0xff) == static_cast<uint64_t>(AbortReason::kTimeout), "abort word %llx",
+             static_cast<unsigned long long>(word));
+      EXPECT(context.world_size > 2 || named == 1, "abort word %llx",
+             static_cast<unsigned long long>(word));
     }
     world->barrier().wait();
     const Status status = caller->call("inline", 4);
@@ -142,16 +148,29 @@ void timeout_at_arrival(const Context& context) {
 
 // The same inside the lanes, where all have arrived and a signal does not come.
 void timeout_in_lanes(const Context& context) {
-  context.run(context.options(50 * kMillisecond), [&](World* world, Caller* caller, int32_t rank) {
-    const Status status = caller->call("stuck", 0);
+  World world(context.options());
+  for (int32_t rank = 0; rank < context.world_size; ++rank)
+    world.session(rank).endpoint.policy = {0, 0, kMillisecond, 1};
+  world.run([&](int32_t rank) {
+    host::Session& session = world.session(rank);
+    const host::Control* own = session.endpoint.own();
+    const Programs programs(context.plans, context.cases, session);
+    const Case& which = find_case(context.cases, "stuck");
+    const std::shared_ptr<host::Program> program = programs.of(which);
+    Operation operation(session.endpoint, which, program.get(), Setup());
+    Status status = session.execution->begin(operation.invocation());
+    for (; status == Status::kPending; status = session.execution->resume())
+      // Its time begins to run when it waits for a signal: then all have arrived.
+      if (own->waiting_flag.load() == kUserFlag) session.endpoint.timeout_nanoseconds = 1;
     EXPECT(status == Status::kTimeout || status == Status::kAborted, "status %d", as_int(status));
-    const host::Control* own = caller->endpoint().own();
     EXPECT(own->waiting_rank.load() >= 0 && own->waiting_rank.load() != rank, "rank %d",
            own->waiting_rank.load());
-    EXPECT(own->waiting_flag.load() == 3, "flag %d", own->waiting_flag.load());
+    EXPECT(own->waiting_flag.load() == kUserFlag, "flag %d", own->waiting_flag.load());
     EXPECT(own->flight[0].state.load() == static_cast<uint8_t>(host::FlightState::kFailed),
            "state %d", own->flight[0].state.load());
-    world->barrier().wait();
+    if (status == Status::kTimeout)
+      EXPECT(session.endpoint.culprit == own->waiting_rank.load(), "culprit %d",
+             session.endpoint.culprit);
   });
 }
 

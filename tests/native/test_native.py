@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ EVERY = {"plain": 1, "thread": 6, "address": 3}
 # Failures and streams need no many ranks to go wrong.
 FEW_RANKS = {"plain": (2, 5), "thread": (2, 3), "address": (2, 3)}
 
-Programs = dict[tuple[str, str], Path]
+Programs = dict[tuple[str, str], Future[Path]]
 
 
 @pytest.fixture(scope="session")
@@ -50,16 +51,18 @@ def plans() -> Path:
 
 
 @pytest.fixture(scope="session")
-def programs(plans: Path) -> Programs:
+def programs(plans: Path) -> Iterator[Programs]:
     """Every program in every build; what has not changed is not compiled again."""
-    wanted = [(program, name) for name in BUILDS for program in PROGRAMS]
 
-    def make(key: tuple[str, str]) -> Path:
-        program, name = key
+    def make(program: str, name: str) -> Path:
         return building.build_program(NATIVE / f"{program}.cpp", plans / "kernels.cc", BUILDS[name])
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        return dict(zip(wanted, pool.map(make, wanted), strict=True))
+        yield {
+            (program, name): pool.submit(make, program, name)
+            for program in PROGRAMS
+            for name in BUILDS
+        }
 
 
 @pytest.fixture(params=BUILDS)
@@ -70,8 +73,8 @@ def build(request: pytest.FixtureRequest) -> Build:
     return chosen
 
 
-def run(build: Build, *command: str | Path | int) -> str:
-    done = build.run([str(word) for word in command], timeout_seconds=900)
+def run(build: Build, program: Future[Path], *words: str | Path | int) -> str:
+    done = build.run([program.result(), *map(str, words)], timeout_seconds=900)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout
 

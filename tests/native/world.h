@@ -113,7 +113,7 @@ inline host::WaitPolicy wait_policy(Waiting waiting) {
 struct WorldOptions {
   int32_t world_size = 2;
   Waiting waiting = Waiting::kUsual;
-  int64_t timeout_nanoseconds = int64_t{60} * 1000000000;
+  int64_t timeout_nanoseconds = int64_t{600} * 1000000000;
   int64_t small_bytes = 16 << 10;
   int64_t staging_bytes = 64 << 10;
   size_t reserved_bytes = size_t{64} << 20;

@@ -1,4 +1,4 @@
-"""What calls leave behind: memory, files, mappings, threads; huge vectors; the interpreter's end."""
+"""What calls leave behind: memory, files, mappings, threads; huge vectors; the end."""
 
 from __future__ import annotations
 

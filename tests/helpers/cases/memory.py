@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
+import math
 import mmap
 from typing import Any
 
@@ -251,8 +253,8 @@ def shards(comm: Comm, count: int) -> None:
     edges = [comm.shard_range(count, rank) for rank in range(size)]
     assert edges[0][0] == 0
     assert edges[-1][1] == count
-    assert all(left[1] == right[0] for left, right in zip(edges, edges[1:], strict=False))
-    length = -(-(-(-count // size)) // 16) * 16
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(edges))
+    length = 16 * math.ceil(math.ceil(count / size) / 16)
     assert edges == [
         (min(rank * length, count), min((rank + 1) * length, count)) for rank in range(size)
     ]

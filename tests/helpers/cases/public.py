@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 from typing import Any
 
@@ -106,7 +107,7 @@ def r01_other_layouts(comm: Comm, shape: tuple[int, int]) -> None:
 @case(count=(1, 2, 3, 15, 16, 17, 33), bound=(False, True))
 def r03_empty_shards(comm: Comm, count: int, bound: bool) -> Any:
     size, rank = comm.world_size, comm.rank
-    length = -(-(-(-count // size)) // 16) * 16
+    length = 16 * math.ceil(math.ceil(count / size) / 16)
     lengths = [max(0, min(length, count - r * length)) for r in range(size)]
     parts = contributions(size, count, "float32", "sum", count)
     grad, param = np.array(parts[rank]), np.linspace(-1, 1, count, dtype=np.float32)

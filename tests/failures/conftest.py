@@ -1,0 +1,79 @@
+"""Nothing of cocoll's may stay behind: compared before and after every test."""
+
+from __future__ import annotations
+
+import multiprocessing.resource_tracker
+import os
+import shutil
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+MARK = "COCOLL_TEST_MARK"
+
+
+def marked_processes(mark: str) -> set[int]:
+    """Give the processes that a test has started, directly or not, except itself."""
+    found = set()
+    wanted = f"{MARK}={mark}".encode()
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
+            if state != "Z" and wanted in (folder / "environ").read_bytes().split(b"\0"):
+                found.add(int(folder.name))
+        except OSError:
+            # It ended while it was looked at, or is another user's.
+            continue
+    return found
+
+
+def shared_files() -> set[str]:
+    """Give what lies in shared memory under the name of cocoll."""
+    return {path.name for path in Path("/dev/shm").iterdir() if "cocoll" in path.name}
+
+
+def open_files() -> list[str]:
+    """Give the shared memory that this process has open."""
+    found = []
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(str(path.readlink()))
+        except OSError:
+            # The listing's own descriptor.
+            continue
+    return sorted(name for name in found if "cocoll" in name)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _resource_tracker() -> None:
+    # A process that multiprocessing starts once and keeps for as long as the tests run.
+    multiprocessing.resource_tracker.ensure_running()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Short, for the path of a Unix socket has at most 107 bytes.
+    folder = Path(tempfile.mkdtemp(prefix="ck"))
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv(MARK, mark)
+    before = shared_files(), open_files()
+    yield
+    deadline = time.monotonic() + 10
+    while (left := marked_processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    names = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left}
+    for pid in left:
+        os.kill(pid, 9)
+    files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*cocoll*"))
+    shutil.rmtree(folder)
+    assert not names, f"processes are left: {names}"
+    assert not files, f"temporary files are left: {files}"
+    assert (shared_files(), open_files()) == before

@@ -1,0 +1,56 @@
+"""Copies of the sources with one mistake in them: what the tests must not let pass."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.native.building import ROOT
+
+__all__ = ["Plant", "copy_sources"]
+
+
+@dataclass(frozen=True)
+class Plant:
+    """One textual change to one file.
+
+    Parameters
+    ----------
+    name : str
+        What is wrong then.
+    path : str
+        The file, below the root of the repository.
+    old, new : str
+        The text to replace, which must stand there once, and its replacement.
+    """
+
+    name: str
+    path: str
+    old: str
+    new: str
+
+    def plant(self, root: Path) -> Path:
+        """Copy the sources to a folder and make the change; gives the folder."""
+        copy_sources(root)
+        path = root / self.path
+        text = path.read_text()
+        assert text.count(self.old) == 1, (
+            f"{self.path} has {text.count(self.old)} times what plant {self.name!r} replaces; "
+            f"change the plant with the code: {self.old!r}"
+        )
+        path.write_text(text.replace(self.old, self.new))
+        return root
+
+
+def copy_sources(root: Path) -> None:
+    """Copy what the native programs and the planners are made of."""
+
+    def unwanted(folder: str, names: list[str]) -> list[str]:
+        return [
+            name
+            for name in names
+            if not (Path(folder) / name).is_dir() and not name.endswith((".h", ".py"))
+        ]
+
+    shutil.copytree(ROOT / "cocoll", root / "cocoll", ignore=unwanted)
