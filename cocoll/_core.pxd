@@ -252,6 +252,7 @@ cdef class CommunicatorBase:
     cdef readonly int rank
     cdef readonly int world_size
     cdef readonly bint closed
+    cdef readonly double timeout_seconds
     cdef dict programs
     cdef dict epilogues
     cdef readonly dict shard_counts

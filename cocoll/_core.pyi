@@ -96,6 +96,8 @@ def bind_program(
     maps_result: bool = False,
 ) -> BoundOperation: ...
 
+class Call: ...
+
 @final
 class Block(Buffer):
     @property

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
     from typing_extensions import Self
 
-__all__ = ["Communicator", "init"]
+__all__ = ["Communicator", "PlanFacts", "init"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,11 +163,6 @@ class Communicator(_core.CommunicatorBase):
         weakref.finalize(self, atexit.unregister, self._at_exit).atexit = False
 
     # --- Facts. ---
-
-    @property
-    def timeout_seconds(self) -> float:
-        """How long a rank waits for the others before it raises."""
-        return self.settings.timeout_seconds
 
     @property
     def tuning(self) -> Tuning:

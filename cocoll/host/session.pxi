@@ -85,6 +85,7 @@ cdef class CommunicatorBase:
         self.inline_bytes = inline_bytes
         self.one_shot_bytes = one_shot_bytes
         self.program_limit = program_limit
+        self.timeout_seconds = timeout_seconds
         return _pack_ticket(session.endpoint.peers[rank].segment.ticket())
 
     def _attach(self, int peer, bytes ticket):

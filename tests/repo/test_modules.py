@@ -15,6 +15,7 @@ HARD_LIMIT_LINES = 800
 # Why each of these may be longer than the soft limit.
 ALLOWED_LONGER = {
     "cocoll/_core.pyx": "the public calls: more than half is their documentation",
+    "cocoll/bootstrap.py": "one small class for each way to meet; the socket's is the longest",
     "cocoll/communicator.py": "the public methods: more than half is their documentation",
     "cocoll/host/calls.pxi": "one path from a call's arguments to the executor, split nowhere well",
     "cocoll/host/interpreter.h": "one state machine: its steps share all of its state",
