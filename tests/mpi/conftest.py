@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.selection import runs_each_time
 from tests.helpers.world import TUNINGS, MpiWorld
 
 
@@ -30,3 +32,12 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
     yield find
     for world in alive.values():
         world.close()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave most numbers of ranks of each case to the long run."""
+    size = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
+    for item in items:
+        if item.path.parent == Path(__file__).parent and not runs_each_time(item.name, size):
+            item.add_marker(pytest.mark.long)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.helpers.selection import WORLD_SIZES, runs_each_time
 from tests.helpers.world import TUNINGS, ThreadWorld
-
-WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 
 
 @pytest.fixture(scope="session")
@@ -40,16 +38,8 @@ def worlds(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave most numbers of ranks of each case to the long run.
-
-    Every case runs on 2 ranks and on one more number, which its name chooses, so that all numbers
-    see a fair share of all cases each time and every case sees all numbers in `make test-long`.
-    """
-    others = [size for size in WORLD_SIZES if size != 2]
+    """Leave most numbers of ranks of each case to the long run."""
     for item in items:
         size = getattr(item, "callspec", None) and item.callspec.params.get("worlds")
-        if size is None or size == 2:
-            continue
-        case_name = item.name.replace(f"ranks{size}", "")
-        if size != others[zlib.crc32(case_name.encode()) % len(others)]:
+        if size is not None and not runs_each_time(item.name.replace(f"ranks{size}", ""), size):
             item.add_marker(pytest.mark.long)
