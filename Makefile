@@ -78,7 +78,11 @@ test-mpi-%: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(MPIRUN) -n $* --oversubscribe $(PYTHON) -m pytest --capture=sys -p no:cacheprovider tests/mpi
 
 test-long: $(VENV)/.stamp-build $(VENV)/.stamp-test
-	$(PYTEST) -m long tests
+	$(PYTEST) -m long --ignore=tests/mpi tests
+	for ranks in 1 3 4 5 8; do \
+	  $(MPIRUN) -n $$ranks --oversubscribe $(PYTHON) -m pytest --capture=sys \
+	    -p no:cacheprovider -m long tests/mpi || exit 1; \
+	done
 
 # ---- style and types ----
 
