@@ -118,6 +118,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         int32_t world_size
         Regions regions
         int64_t timeout_nanoseconds
+        int32_t launcher_pid
         Segment* commons
         uint64_t sequence
         int32_t culprit

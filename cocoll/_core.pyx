@@ -17,7 +17,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_DECREF, PyObject
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, strerror
 from libcpp cimport bool as cbool
 from libcpp.memory cimport make_shared, shared_ptr
 

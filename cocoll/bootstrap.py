@@ -28,6 +28,7 @@ __all__ = [
     "ThreadBootstrap",
     "TorchBootstrap",
     "choose_bootstrap",
+    "find_launcher",
 ]
 
 #: Variables that launchers set for each rank; any of them means more than one rank may exist.
@@ -430,3 +431,22 @@ def choose_bootstrap(given: object, environ: Mapping[str, str]) -> Bootstrap:
             f"({error}): install cocoll[mpi]"
         ) from error
     return MpiBootstrap(MPI.COMM_WORLD)
+
+
+def find_launcher(bootstrap: Bootstrap, environ: Mapping[str, str]) -> int:
+    """Say whose end is the end of this rank.
+
+    Parameters
+    ----------
+    bootstrap : Bootstrap
+        How the ranks have met.
+    environ : mapping of str to str
+        The environment.
+
+    Returns
+    -------
+    int
+        The process ID of the launcher on this host, 0 where ranks live on without one.
+    """
+    launched = any(name in environ for name in LAUNCHER_VARIABLES)
+    return os.getppid() if launched and isinstance(bootstrap, MpiBootstrap) else 0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from cocoll import _core
 from cocoll.array import describe_array
-from cocoll.bootstrap import Bootstrap, DerivedBootstrap, choose_bootstrap
+from cocoll.bootstrap import Bootstrap, DerivedBootstrap, choose_bootstrap, find_launcher
 from cocoll.config import Settings
 from cocoll.dtypes import DType
 from cocoll.errors import RankError, UnsupportedError, UsageError
@@ -80,6 +80,7 @@ class Communicator(_core.CommunicatorBase):
         self.settings = Settings.from_environment(os.environ, **settings)
         self._tuning = tuning or Tuning()
         bootstrap = choose_bootstrap(group, os.environ)
+        self._launcher_pid = find_launcher(bootstrap, os.environ)
         self._connect(bootstrap, crowded=False)
 
     @classmethod
@@ -87,6 +88,7 @@ class Communicator(_core.CommunicatorBase):
         made = cls.__new__(cls)
         made.settings = parent.settings
         made._tuning = parent._tuning
+        made._launcher_pid = parent._launcher_pid
         made._connect(bootstrap, crowded=parent._crowded)
         return made
 
@@ -126,6 +128,7 @@ class Communicator(_core.CommunicatorBase):
                 reserved_bytes=reserved,
                 token=token,
                 program_limit=self._tuning.programs,
+                launcher_pid=self._launcher_pid,
             )
         except OSError as failure:
             error = f"{failure}"

@@ -62,6 +62,7 @@ class AbortReason(enum.IntEnum):
     TIMEOUT = 3
     PEER_LOST = 4
     REQUESTED = 5
+    LAUNCHER_LOST = 6
 
 
 class Purpose(enum.IntEnum):
@@ -227,6 +228,7 @@ def _transport_failure(
     cause = {
         AbortReason.EXCEPTION: "left with an exception",
         AbortReason.INTERRUPT: "was interrupted",
+        AbortReason.LAUNCHER_LOST: "has lost the launcher that started it",
     }.get(reason or AbortReason.REQUESTED, "called abort()")
     return AbortedError(f"rank {me} gave up {what}: rank {culprit} {cause}. {closed}", rank=culprit)
 

@@ -70,6 +70,7 @@ enum class AbortReason : uint32_t {
   kTimeout = 3,
   kPeerLost = 4,
   kRequested = 5,
+  kLauncherLost = 6,
 };
 
 struct Control {

@@ -187,6 +187,10 @@ class Endpoint {
       if (peer.control != nullptr) ring(peer.control);
   }
 
+  // Whether the process that started this rank has died: a launcher that was killed ends no rank
+  // that does not ask.
+  bool orphaned() const { return launcher_pid != 0 && getppid() != launcher_pid; }
+
   uint64_t abort_word() const { return own()->abort.load(std::memory_order_acquire); }
 
   // Whether a rank that this one waits for is gone. What it published before it went is visible
@@ -207,6 +211,7 @@ class Endpoint {
   WaitPolicy policy;  // may be changed until the first operation
   int64_t timeout_nanoseconds;
   std::vector<Peer> peers;
+  int32_t launcher_pid = 0;    // 0: nobody whose end is this rank's
   Segment* commons = nullptr;  // memory of which the host has one copy
   uint64_t sequence = 0;       // of the next operation
   int32_t culprit = -1;        // who made the last operation fail

@@ -520,6 +520,7 @@ class Execution {
       if (saw_abort_) return Status::kAborted;
       saw_abort_ = true;
     }
+    if (endpoint_.orphaned()) endpoint_.abort(AbortReason::kLauncherLost, endpoint_.rank);
     const int64_t now = monotonic_nanoseconds();
     // A rank that was stopped itself (Ctrl-Z, a suspended job or machine) has not waited meanwhile.
     if (looked_at_ != 0) stalled_nanoseconds_ += std::min(now - looked_at_, kLongestLook);

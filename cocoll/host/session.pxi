@@ -65,7 +65,7 @@ cdef class CommunicatorBase:
     def _open(self, int rank, int world_size, *, int64_t small_bytes, int64_t staging_bytes,
               int64_t inline_bytes, int64_t one_shot_bytes, int64_t streaming_bytes,
               bint oversubscribed, double timeout_seconds, size_t reserved_bytes, uint64_t token,
-              int program_limit):
+              int program_limit, int launcher_pid):
         """Make this rank's memory; gives its ticket for the peers."""
         cdef ScratchSizes sizes
         cdef Session* session
@@ -77,7 +77,8 @@ cdef class CommunicatorBase:
         cdef int error = session.create_segment(reserved_bytes, token)
         if error != 0:
             self.session.reset()
-            raise OSError(error, f"shared memory of {session.endpoint.regions.heap} bytes")
+            raise _memory_error(error, f"{session.endpoint.regions.heap} bytes of shared memory")
+        session.endpoint.launcher_pid = launcher_pid
         self.execution = session.execution.get()
         self.execution.streaming_bytes = streaming_bytes
         self.rank = rank
@@ -97,7 +98,7 @@ cdef class CommunicatorBase:
         """Make the memory of which the host has one copy; the first rank does."""
         cdef Segment* segment = Segment.create(reserved_bytes)
         if segment == NULL:
-            raise OSError(errno, "shared memory for replicated arrays")
+            raise _memory_error(errno, "shared memory for replicated arrays")
         self.session.get().endpoint.commons = segment
         return _pack_ticket(segment.ticket())
 
@@ -106,7 +107,7 @@ cdef class CommunicatorBase:
         cdef SegmentTicket unpacked = _unpack_ticket(ticket)
         cdef Segment* segment = Segment.attach(unpacked)
         if segment == NULL:
-            raise OSError(errno, "shared memory for replicated arrays")
+            raise _memory_error(errno, "shared memory for replicated arrays")
         self.session.get().endpoint.commons = segment
 
     def _opened(self):
@@ -240,6 +241,10 @@ cdef class CommunicatorBase:
                 f"the communicator of rank {self.rank} is closed; make a new one with cocoll.init()"
             )
         return 0
+
+
+cdef object _memory_error(int error, str what):
+    return OSError(error, f"{strerror(error).decode()}: no {what}")
 
 
 cdef Program _find(CommunicatorBase comm, object key):

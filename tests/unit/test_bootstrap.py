@@ -26,6 +26,7 @@ from cocoll.bootstrap import (
     SocketBootstrap,
     ThreadBootstrap,
     choose_bootstrap,
+    find_launcher,
 )
 from cocoll.errors import (
     CommTimeoutError,
@@ -310,6 +311,14 @@ def test_a_launcher_with_mpi4py(variable: str, monkeypatch: pytest.MonkeyPatch) 
     made = choose_bootstrap(None, {variable: "4"})
     assert isinstance(made, MpiBootstrap)
     assert made._comm is world
+
+
+@pytest.mark.parametrize("variable", LAUNCHER_VARIABLES)
+def test_whose_end_is_a_rank_s(variable: str) -> None:
+    launched = MpiBootstrap(FakeMpi())
+    assert find_launcher(launched, {variable: "4"}) == os.getppid()
+    assert find_launcher(launched, {}) == 0
+    assert find_launcher(SelfBootstrap(), {variable: "4"}) == 0
 
 
 @pytest.mark.parametrize("given", [3, "world", object()], ids=lambda given: type(given).__name__)
