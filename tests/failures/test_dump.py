@@ -56,6 +56,10 @@ def hanging_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[int]]
             job.communicate()
 
 
+def count_open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def wait_until_all_wait(pids: list[int]) -> None:
     while True:
         pages = {page["rank"]: page for page in flight.read_pages(pids[0])}
