@@ -107,6 +107,7 @@ format: $(VENV)/.stamp-lint
 # ---- benchmarks ----
 
 bench-peers: $(VENV)/.stamp-build
+	$(PIP) install --quiet --no-build-isolation --editable '.[mpi,plot]'
 	$(PYTHON3) benchmarks/peers/install.py
 
 bench-%: $(VENV)/.stamp-build
