@@ -105,8 +105,12 @@ class SymmetricHeap:
                 self._give(start, aligned)
                 self._give(aligned + needed_bytes, stop)
                 return aligned
-        aligned = -(-self._top_bytes // unit_bytes) * unit_bytes
-        self._give(self._top_bytes, aligned)
+        # A free range that ends at the top grows upwards; beside it would be a hole for ever.
+        start = self._top_bytes
+        if self._free and self._free[-1][1] == start:
+            start = self._free.pop()[0]
+        aligned = -(-start // unit_bytes) * unit_bytes
+        self._give(start, aligned)
         self._top_bytes = aligned + needed_bytes
         return aligned
 

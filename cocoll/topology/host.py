@@ -8,7 +8,6 @@ from pathlib import Path
 
 __all__ = ["AvailableCpus", "available_cpus", "last_level_cache_bytes", "memory_bytes"]
 
-_CGROUP = Path("/sys/fs/cgroup")
 _DEFAULT_CACHE_BYTES = 32 << 20
 
 
@@ -28,23 +27,35 @@ class AvailableCpus:
     quota: float
 
 
-def available_cpus() -> AvailableCpus:
-    """Read affinity and control groups; ``os.cpu_count()`` knows of neither."""
-    return AvailableCpus(sorted(os.sched_getaffinity(0)), _cgroup_quota())
+def available_cpus(root: Path = Path("/")) -> AvailableCpus:
+    """Read affinity and control groups; ``os.cpu_count()`` knows of neither.
+
+    Parameters
+    ----------
+    root : Path, optional
+        Where ``proc`` and ``sys`` are mounted.
+
+    Returns
+    -------
+    AvailableCpus
+        Of this process.
+    """
+    return AvailableCpus(sorted(os.sched_getaffinity(0)), _cgroup_quota(root))
 
 
-def _cgroup_quota() -> float:
+def _cgroup_quota(root: Path) -> float:
     quota = float("inf")
+    mounted = root / "sys/fs/cgroup"
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return quota
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            base, read = _CGROUP, _quota_v2
+            base, read = mounted, _quota_v2
         elif "cpu" in controllers.split(","):
-            base, read = _CGROUP / controllers, _quota_v1
+            base, read = mounted / controllers, _quota_v1
         else:
             continue
         group = base / path.lstrip("/")
@@ -74,10 +85,21 @@ def _quota_v1(folder: Path) -> float:
     return float("inf") if limit <= 0 or period <= 0 else limit / period
 
 
-def last_level_cache_bytes() -> int:
-    """Give the size of the largest cache of the first processor."""
+def last_level_cache_bytes(root: Path = Path("/")) -> int:
+    """Give the size of the largest cache of the first processor.
+
+    Parameters
+    ----------
+    root : Path, optional
+        Where ``sys`` is mounted.
+
+    Returns
+    -------
+    int
+        In bytes; a common size where the system does not say.
+    """
     largest = 0
-    for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+    for folder in (root / "sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
             text = (folder / "size").read_text().strip()
         except OSError:

@@ -21,8 +21,7 @@ DESCRIPTIONS = {
     "stream_barrier": "barrier()",
     "fused": "allreduce_fused(",
 }
-SHORT = [("SIGSTOP", "large"), ("SIGSTOP", "stream"), ("SIGSTOP", "empty"), ("busy", "tiny"),
-         ("busy", "barrier")]  # fmt: skip
+SHORT = [("SIGSTOP", "large"), ("SIGSTOP", "stream"), ("busy", "empty")]
 TIMEOUT_SECONDS = 3.0
 
 
@@ -60,7 +59,7 @@ def test_the_others_give_up(how: str, operation: str) -> None:
             assert f"waiting for rank {victim} to arrive" in found["message"]
 
 
-@pytest.mark.parametrize("operation", ["large", "barrier"])
+@pytest.mark.parametrize("operation", [pytest.param("large", marks=pytest.mark.long), "barrier"])
 def test_a_rank_that_is_only_slow(operation: str) -> None:
     outcomes = run_processes(3, deaths.come_late, operation, 2.0, timeout_seconds=20.0,
                              limit_seconds=250.0)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from tests.helpers import lives
 from tests.helpers.cases.public import check_r09
 
 GROWTH_BYTES = 8 << 20
+# A virtual machine may be stopped for minutes: that is no failure of a rank.
+LIMIT_SECONDS = 900.0
 
 
 def values(outcomes: list[Any]) -> list[Any]:
@@ -35,28 +38,35 @@ def check_growth(seen: list[Any]) -> None:
         assert abs(late["mappings"] - early["mappings"]) <= 8, (early, late)
 
 
-def test_r16_many_lengths() -> None:
-    seen = values(run_processes(2, lives.call_with_many_lengths, 3_000, 500, limit_seconds=300))
+def run(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    return values(run_processes(size, function, *args, limit_seconds=LIMIT_SECONDS))
+
+
+@pytest.mark.parametrize(
+    ("calls", "first"), [(900, 400), pytest.param(3_000, 500, marks=pytest.mark.long)]
+)
+def test_r16_many_lengths(calls: int, first: int) -> None:
+    seen = run(2, lives.call_with_many_lengths, calls, first)
     check_growth(seen)
     for early, late in seen:
         assert late["programs"] <= 256
         assert early["programs"] <= 256
 
 
-def test_r16_communicators() -> None:
-    check_growth(
-        values(run_processes(2, lives.make_and_close_communicators, 300, 50, limit_seconds=300))
-    )
+@pytest.mark.parametrize(
+    ("times", "first"), [(60, 20), pytest.param(300, 50, marks=pytest.mark.long)]
+)
+def test_r16_communicators(times: int, first: int) -> None:
+    check_growth(run(2, lives.make_and_close_communicators, times, first))
 
 
 def test_r16_dropped_works() -> None:
-    check_growth(values(run_processes(2, lives.drop_works, 5_000, 1_000, limit_seconds=300)))
+    check_growth(run(2, lives.drop_works, 5_000, 1_000))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_r14_arrays_live_until_exit(size: int) -> None:
-    outcomes = run_processes(size, lives.keep_arrays_until_exit, limit_seconds=120)
-    assert values(outcomes) == [float(sum(range(size)))] * size
+    assert run(size, lives.keep_arrays_until_exit) == [float(sum(range(size)))] * size
 
 
 @pytest.mark.parametrize("isa", cpu_levels())
@@ -72,7 +82,7 @@ def test_r10_beyond_32_bits() -> None:
     needed = 9 << 30
     if lives.available_bytes() < needed + (1 << 30):
         pytest.skip(f"needs {needed >> 30} GiB of memory, and less is available")
-    assert values(run_processes(2, lives.sum_markers, limit_seconds=900)) == [True, True]
+    assert run(2, lives.sum_markers) == [True, True]
 
 
 def test_a_shard_is_forgotten_before_its_memory_goes() -> None:
@@ -128,7 +138,7 @@ def test_tunings_that_do(tuning: cocoll.Tuning) -> None:
         return {"out": x + 1.0, "other": x - 1.0}
 
     def body(comm: cocoll.Communicator) -> None:
-        for count in (1, 3, 16, 100, 5_000, 100_000):
+        for count in (1, 3, 16, 100, 5_000, 20_001):
             x = np.ones(count, np.float32)
             cocoll.allreduce(x, comm=comm)
             assert (x == 3).all()

@@ -92,7 +92,12 @@ def allreduce_by_algorithm(comm: Comm, how: str, in_place: bool, label: str) -> 
         check_allreduce(comm, label, "sum", count, how, in_place=in_place)
 
 
-@case(count=(1, 16, 17, 1_000, 5_000, 70_001, 1_048_579), how=PLACES, tuning="default")
+@case(
+    count=(1, 16, 17, 1_000, 5_000, 70_001, 1_048_579),
+    how=PLACES,
+    tuning="default",
+    only=lambda count, how: count < 1_000_000 or how == "mixed",
+)
 def allreduce_with_default_tuning(comm: Comm, count: int, how: str) -> None:
     check_allreduce(comm, "float32", "sum", count, how, in_place=True)
     if count < 1_000_000:
