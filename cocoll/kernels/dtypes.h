@@ -161,7 +161,8 @@ COCOLL_NOINLINE void widen_tile(const T* stored, C* values, int count) {
 #endif
   stored += done;
   values += done;
-  COCOLL_LOOP(i, count - done) { values[i] = static_cast<C>(widen(stored[i])); }
+  for_each_element(
+      count - done, COCOLL_ELEMENT(i) { values[i] = static_cast<C>(widen(stored[i])); }, stored);
 }
 
 template <class T, class C>

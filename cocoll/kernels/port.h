@@ -23,6 +23,8 @@
 #define COCOLL_CONSTANT static constexpr __device__
 // A loop over elements that do not depend on each other.
 #define COCOLL_LOOP(i, count) for (int i = threadIdx.x; i < (count); i += blockDim.x)
+// What such a loop does with one element, for for_each_element().
+#define COCOLL_ELEMENT(i) [&](int i)
 // The same where the compiler cannot vectorise (strided access).
 #define COCOLL_SCALAR_LOOP(i, count) COCOLL_LOOP(i, count)
 #define COCOLL_SCRATCH(type, name, elements) __shared__ type name[elements]
@@ -40,6 +42,7 @@
 #define COCOLL_CONSTANT static constexpr
 // No element depends on another, though arrays may be identical: the compiler need not prove it.
 #define COCOLL_LOOP(i, count) _Pragma("GCC ivdep") for (int i = 0; i < (count); ++i)
+#define COCOLL_ELEMENT(i) [&](int i) __attribute__((always_inline))
 #define COCOLL_SCALAR_LOOP(i, count) for (int i = 0; i < (count); ++i)
 #define COCOLL_SCRATCH(type, name, elements) alignas(64) type name[elements]
 #define COCOLL_BARRIER() static_cast<void>(0)
@@ -93,6 +96,42 @@ COCOLL_INLINE void clear(T* tile, int count) {
 template <class T>
 COCOLL_INLINE T smaller(T a, T b) {
   return b < a ? b : a;
+}
+
+#if !COCOLL_DEVICE
+
+constexpr int kBlockElements = 16;
+
+// Asks for what a loop over contiguous `array` reads six lines later. Hardware does so too, but
+// stops at every page of 4 KiB, and with five arrays it comes late: on Zen 3 a fused optimizer
+// gains a tenth in the last-level cache and a twentieth in memory; 256 or 512 bytes gain less.
+template <class T>
+COCOLL_INLINE void ask_ahead(const T* array) {
+  constexpr unsigned long kLineBytes = 64, kAheadBytes = 384;
+  const char* place = reinterpret_cast<const char*>(array) + kAheadBytes;
+  for (unsigned long line = 0; line < kBlockElements * sizeof(T); line += kLineBytes) {
+    __builtin_prefetch(place + line);
+  }
+}
+
+#endif
+
+// Does `body(i)`, a COCOLL_ELEMENT, for all elements of a tile that do not depend on each other;
+// `arrays` are the tiles that it reads.
+template <class Body, class... T>
+COCOLL_INLINE void for_each_element(int count, const Body& body, const T*... arrays) {
+#if COCOLL_DEVICE
+  (static_cast<void>(arrays), ...);
+  COCOLL_LOOP(i, count) { body(i); }
+#else
+  int begin = 0;
+  for (; begin + kBlockElements <= count; begin += kBlockElements) {
+    (ask_ahead(arrays + begin), ...);
+    // A short loop would be unrolled whole before it could be vectorised.
+    _Pragma("GCC unroll 1") COCOLL_LOOP(i, kBlockElements) { body(begin + i); }
+  }
+  COCOLL_LOOP(i, count - begin) { body(begin + i); }
+#endif
 }
 
 }  // namespace cocoll

@@ -68,26 +68,30 @@ class Tiles {
 
 template <class R>
 COCOLL_NOINLINE void take_one(const typename R::Source* a, typename R::State* state, int count) {
-  COCOLL_LOOP(i, count) { state[i] = R::load(a[i]); }
+  for_each_element(count, COCOLL_ELEMENT(i) { state[i] = R::load(a[i]); }, a);
 }
 
 template <class R>
 COCOLL_NOINLINE void take_two(const typename R::Source* a, const typename R::Source* b,
                               typename R::State* state, int count) {
-  COCOLL_LOOP(i, count) { state[i] = R::combine(R::load(a[i]), R::load(b[i])); }
+  for_each_element(
+      count, COCOLL_ELEMENT(i) { state[i] = R::combine(R::load(a[i]), R::load(b[i])); }, a, b);
 }
 
 template <class R>
 COCOLL_NOINLINE void add_one(const typename R::Source* a, typename R::State* state, int count) {
-  COCOLL_LOOP(i, count) { state[i] = R::combine(state[i], R::load(a[i])); }
+  for_each_element(count, COCOLL_ELEMENT(i) { state[i] = R::combine(state[i], R::load(a[i])); }, a);
 }
 
 template <class R>
 COCOLL_NOINLINE void add_two(const typename R::Source* a, const typename R::Source* b,
                              typename R::State* state, int count) {
-  COCOLL_LOOP(i, count) {
-    state[i] = R::combine(R::combine(state[i], R::load(a[i])), R::load(b[i]));
-  }
+  for_each_element(
+      count,
+      COCOLL_ELEMENT(i) {
+        state[i] = R::combine(R::combine(state[i], R::load(a[i])), R::load(b[i]));
+      },
+      a, b);
 }
 
 // Whether sources are converted by hardware a tile at a time rather than inside the adding loop.
@@ -149,7 +153,7 @@ COCOLL_NOINLINE const typename R::State* accumulate(const cocoll_array* sources,
   } else {
     take_two<R>(a, source_tile(sources[1], tile, gathered_b), state, tile.count);
     next = 2;
-    for (; next + 2 <= source_count; next += 2) {
+    for (; R::chains && next + 2 <= source_count; next += 2) {
       COCOLL_BARRIER();
       a = source_tile(sources[next], tile, gathered_a);
       add_two<R>(a, source_tile(sources[next + 1], tile, gathered_b), state, tile.count);
@@ -322,18 +326,24 @@ COCOLL_NOINLINE void reduce_pair(const cocoll_reduce_args* args, int64_t offset,
   const T* b = static_cast<const T*>(args->sources[1].data) + offset;
   T* first = static_cast<T*>(args->destinations[0].data) + offset;
   if (args->destination_count == 1) {
-    COCOLL_LOOP(i, count) {
-      const Value value = R::finish(R::combine(R::load(a[i]), R::load(b[i])), world_size);
-      put(&first[i], narrow<T>(value));
-    }
+    for_each_element(
+        count,
+        COCOLL_ELEMENT(i) {
+          const Value value = R::finish(R::combine(R::load(a[i]), R::load(b[i])), world_size);
+          put(&first[i], narrow<T>(value));
+        },
+        a, b);
   } else {
     T* second = static_cast<T*>(args->destinations[1].data) + offset;
-    COCOLL_LOOP(i, count) {
-      const Value value = R::finish(R::combine(R::load(a[i]), R::load(b[i])), world_size);
-      const T stored = narrow<T>(value);
-      put(&first[i], stored);
-      put(&second[i], stored);
-    }
+    for_each_element(
+        count,
+        COCOLL_ELEMENT(i) {
+          const Value value = R::finish(R::combine(R::load(a[i]), R::load(b[i])), world_size);
+          const T stored = narrow<T>(value);
+          put(&first[i], stored);
+          put(&second[i], stored);
+        },
+        a, b);
   }
 }
 
@@ -359,9 +369,9 @@ COCOLL_INLINE void reduce_plain(const cocoll_reduce_args* args) {
   const Tiles tiles(args, sizeof(T));
 #if !COCOLL_DEVICE
   if (is_pair<R>(args)) {
-    constexpr int64_t kBlockElements = int64_t{1} << 24;
-    for (int64_t offset = 0; offset < args->count; offset += kBlockElements) {
-      reduce_pair<R>(args, offset, static_cast<int>(smaller(kBlockElements, args->count - offset)));
+    constexpr int64_t kStepElements = int64_t{1} << 24;
+    for (int64_t offset = 0; offset < args->count; offset += kStepElements) {
+      reduce_pair<R>(args, offset, static_cast<int>(smaller(kStepElements, args->count - offset)));
     }
     return;
   }

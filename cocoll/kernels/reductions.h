@@ -46,6 +46,8 @@ struct Plain {
   typedef typename AccumulateOf<T>::Type State;
   typedef State Value;
   static constexpr bool finishes = false;
+  // Whether a loop over two sources and the state can be vectorised (no choice follows a choice).
+  static constexpr bool chains = true;
   COCOLL_INLINE static State load(T stored) { return widen(stored); }
   COCOLL_INLINE static Value finish(State state, int) { return state; }
 };
@@ -71,6 +73,7 @@ template <class T>
 struct Min : Plain<T> {
   typedef typename Plain<T>::State State;
   typedef Min<State> Widened;
+  static constexpr bool chains = false;
   COCOLL_INLINE static State combine(State a, State b) { return minimum(a, b); }
   COCOLL_INLINE static State neutral(State a) { return a; }
 };
@@ -79,6 +82,7 @@ template <class T>
 struct Max : Plain<T> {
   typedef typename Plain<T>::State State;
   typedef Max<State> Widened;
+  static constexpr bool chains = false;
   COCOLL_INLINE static State combine(State a, State b) { return maximum(a, b); }
   COCOLL_INLINE static State neutral(State a) { return a; }
 };
@@ -100,6 +104,7 @@ struct ExactAvg {
   typedef double State;
   typedef T Value;
   static constexpr bool finishes = true;
+  static constexpr bool chains = true;
   COCOLL_INLINE static State load(T stored) { return static_cast<double>(stored); }
   COCOLL_INLINE static State combine(State a, State b) { return a + b; }
   COCOLL_INLINE static Value finish(State state, int world_size) {
@@ -124,6 +129,7 @@ struct Avg<int64_t> {
   typedef WideSum State;
   typedef int64_t Value;
   static constexpr bool finishes = true;
+  static constexpr bool chains = true;
   COCOLL_INLINE static State load(int64_t stored) {
     return WideSum{static_cast<uint64_t>(stored), stored < 0 ? -1 : 0};
   }

@@ -191,6 +191,7 @@ def _render_body(spec: KernelSpec, traced: Traced, reduction: str) -> str:
     ]
     closed = []
     arguments = ["Reduction::finish(x[i], world_size)"]
+    read = ["x.state", "x.last"]
     outputs = []
     declared = []
     stored = []
@@ -213,6 +214,7 @@ def _render_body(spec: KernelSpec, traced: Traced, reduction: str) -> str:
             closed.append(f"cocoll::close_updated<{_types(operand)}>({array}, a{place});")
         if operand.source_node is not None:
             arguments.append(f"a{place}[i]")
+            read.append(f"a{place}")
     for ordinal in dropout_ordinals(traced):
         scratch.append(
             f"COCOLL_SCRATCH(uint32_t, w{ordinal}_scratch, "
@@ -251,11 +253,12 @@ def _render_body(spec: KernelSpec, traced: Traced, reduction: str) -> str:
             "  COCOLL_TILES(ordinal, tiles.size()) {",
             "    const cocoll::Tile tile = tiles.tile(ordinal);",
             *(f"    {line}" for line in opened),
-            "    COCOLL_LOOP(i, tile.count) {",
+            "    const auto element = COCOLL_ELEMENT(i) {",
             *(f"      {line}" for line in declared),
             f"      epilogue.element({', '.join([*arguments, *outputs])});",
             *(f"      {line}" for line in stored),
-            "    }",
+            "    };",
+            f"    cocoll::for_each_element({', '.join(['tile.count', 'element', *read])});",
             f"    cocoll::close_sources<{source}>(args, tile);",
             *(f"    {line}" for line in closed),
             "    COCOLL_BARRIER();",

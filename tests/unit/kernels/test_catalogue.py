@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -306,6 +306,18 @@ def test_chunks_and_aliases_change_nothing(
 # ---- loops -------------------------------------------------------------------------------------
 
 
+def host_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Give the numbered lines of a header without those that only device compilers read."""
+    skipped = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line == "#if COCOLL_DEVICE":
+            skipped = True
+        elif line.startswith(("#else", "#endif")):
+            skipped = False
+        if not skipped:
+            yield number, line
+
+
 @pytest.mark.parametrize(
     "specs",
     [
@@ -318,7 +330,11 @@ def test_chunks_and_aliases_change_nothing(
                 or (s.source_dtype is DType.FLOAT32 and (s.op == "avg" or s.traced is None))
             ]
         ),
-        pytest.param(SPECS, marks=pytest.mark.long),
+        # Not every processor multiplies 64-bit integers in vectors, and none divides them.
+        pytest.param(
+            [s for s in SPECS if s.source_dtype is not DType.INT64 or s.op not in ("prod", "avg")],
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["some", "all"],
 )
@@ -338,6 +354,7 @@ def test_every_loop_is_vectorised(tmp_path: Path, specs: list[KernelSpec]) -> No
             *compiler.command,
             *catalogue.compile_options(BEST),
             "-fopt-info-vec-optimized",
+            "-fopt-info-vec-missed",
             "-S",
             str(source),
             "-o",
@@ -348,23 +365,28 @@ def test_every_loop_is_vectorised(tmp_path: Path, specs: list[KernelSpec]) -> No
 
     with ThreadPoolExecutor(2) as pool:
         reports = list(pool.map(report, sources))
-    root = ROOT / "cocoll" / "kernels"
-    seen: set[tuple[str, int]] = set()
-    for source, text in reports:
-        vectorised = {
-            (match[1], int(match[2]))
-            for match in re.finditer(r"^(\S+?):(\d+):\d+: optimized: +loop vectorized", text, re.M)
-        }
-        seen |= vectorised
-        for number, line in enumerate(source.read_text().splitlines(), 1):
-            if "COCOLL_LOOP(" in line:
-                assert (str(source), number) in vectorised, f"{source.name}:{number}"
+    vectorised: set[tuple[str, int]] = set()
+    missed: set[tuple[str, int]] = set()
+    for _, text in reports:
+        for found, words in (
+            (vectorised, "optimized: +loop vectorized"),
+            (missed, "missed: +couldn't vectorize loop"),
+        ):
+            for match in re.finditer(rf"^(\S+?):(\d+):\d+: {words}", text, re.M):
+                found.add((Path(match[1]).name, int(match[2])))
     # Loops of the headers are instantiated many times; each must have been vectorised.
-    for header in ("reduce.h", "dtypes.h", "philox.h", "layout.h"):
-        for number, line in enumerate((root / header).read_text().splitlines(), 1):
-            if "COCOLL_LOOP(" in line:
-                lines = {n for name, n in seen if Path(name).name == header}
-                assert number in lines, f"{header}:{number} {line.strip()}"
+    loops = 0
+    for header in ("port.h", "reduce.h", "dtypes.h", "philox.h", "layout.h"):
+        text = (ROOT / "cocoll" / "kernels" / header).read_text()
+        for number, line in host_lines(text):
+            if "COCOLL_LOOP(" in line and "#define" not in line:
+                where = f"{header}:{number} {line.strip()}"
+                assert (header, number) in vectorised, where
+                assert (header, number) not in missed, where
+                loops += 1
+    assert loops >= 6
+    for source, _ in reports:
+        assert "for_each_element(" in source.read_text()
 
 
 # ---- devices -----------------------------------------------------------------------------------
