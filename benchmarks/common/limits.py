@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LimitLoop"]
 
-_TILE_ELEMENTS = {"cached": 512, "side_by_side": 32, "prefetched": 32, "streaming": 512}
-# Measured best on a Zen 3 processor for five streams.
-_PREFETCH_BYTES = {"prefetched": 1024}
-
 # Equal offsets of all arrays would fall into the same sets of the L1 cache.
 _STAGGER_BYTES = 2048 + 128
 
@@ -71,16 +67,16 @@ class LimitLoop:
         shard_elements = elements // world_size
         first = rank * shard_elements
         self._loops = {}
-        for form, tile_elements in _TILE_ELEMENTS.items():
+        for name, form in FORMS.items():
             streams = (native.Stream * len(spec.streams))()
             for position, stream in enumerate(spec.streams):
                 where = placed[stream.array]
                 streams[position] = native.Stream(
                     self._memory.address + where.start_bytes + first * where.itemsize_bytes,
-                    tile_elements * where.itemsize_bytes,
+                    form.tile_elements * where.itemsize_bytes,
                     stream.mode,
                 )
-            self._loops[form] = (streams, shard_elements // tile_elements)
+            self._loops[name] = (streams, shard_elements // form.tile_elements)
         own = placed[rank]
         self._own_address = self._memory.address + own.start_bytes
         self._own_bytes = elements * own.itemsize_bytes
@@ -89,18 +85,15 @@ class LimitLoop:
         """Rewrite this rank's input, as its producer would; gives the seconds."""
         return float(self._library.bench_rewrite(self._own_address, self._own_bytes, word))
 
-    def measure(self, form: str) -> float:
+    def measure(self, name: str) -> float:
         """Run the loop once in one of `FORMS`; gives the seconds."""
-        if form not in FORMS:
-            raise ValueError(f"wanted one of {FORMS}, got {form!r}")
-        streams, tile_count = self._loops[form]
+        if name not in FORMS:
+            raise ValueError(f"wanted one of {', '.join(FORMS)}, got {name!r}")
+        streams, tile_count = self._loops[name]
+        form = FORMS[name]
         return float(
             self._library.bench_limit(
-                streams,
-                len(streams),
-                tile_count,
-                int(form == "streaming"),
-                _PREFETCH_BYTES.get(form, 0),
+                streams, len(streams), tile_count, int(form.streaming), form.ahead_bytes
             )
         )
 

@@ -221,18 +221,25 @@ typedef float vector __attribute__((vector_size(16)));
 #define VECTOR_REGISTER "m"
 #endif
 
-static inline void read_tile(const char* data, uint64_t bytes) {
+// Asks for the line `ahead_bytes` further on than the vector, if that is not 0.
+static inline void ask_ahead(const vector* place, uint64_t ahead_bytes) {
+  if (ahead_bytes != 0) __builtin_prefetch((const char*)place + ahead_bytes);
+}
+
+static inline void read_tile(const char* data, uint64_t bytes, uint64_t ahead_bytes) {
   const vector* source = (const vector*)data;
   for (uint64_t i = 0; i < bytes / sizeof(vector); i += 2) {
+    ask_ahead(source + i, ahead_bytes);
     vector first = source[i], second = source[i + 1];
     // The loads must happen; the values are of no interest.
     __asm__ volatile("" : : VECTOR_REGISTER(first), VECTOR_REGISTER(second));
   }
 }
 
-static inline void update_tile(char* data, uint64_t bytes, vector addend) {
+static inline void update_tile(char* data, uint64_t bytes, vector addend, uint64_t ahead_bytes) {
   vector* target = (vector*)data;
   for (uint64_t i = 0; i < bytes / sizeof(vector); i += 2) {
+    ask_ahead(target + i, ahead_bytes);
     target[i] += addend;
     target[i + 1] += addend;
   }
@@ -260,19 +267,16 @@ static inline void write_tile(char* data, uint64_t bytes, vector value, int stre
 // Goes through all streams side by side, one tile of each at a time, and returns the seconds: what
 // the memory system takes for these reads and writes and nothing else.
 double bench_limit(const bench_stream* streams, int32_t stream_count, uint64_t tile_count,
-                   int streaming, uint64_t prefetch_bytes) {
+                   int streaming, uint64_t ahead_bytes) {
   const vector value = (vector){0} + 1.0f;
   int64_t start = now_nanoseconds();
   for (uint64_t tile = 0; tile < tile_count; ++tile) {
     for (int32_t s = 0; s < stream_count; ++s) {
       char* data = (char*)streams[s].data + tile * streams[s].tile_bytes;
-      if (prefetch_bytes != 0)
-        for (uint64_t line = 0; line < streams[s].tile_bytes; line += 64)
-          __builtin_prefetch(data + prefetch_bytes + line, 1);
       if (streams[s].mode == READ) {
-        read_tile(data, streams[s].tile_bytes);
+        read_tile(data, streams[s].tile_bytes, ahead_bytes);
       } else if (streams[s].mode == READ_WRITE) {
-        update_tile(data, streams[s].tile_bytes, value);
+        update_tile(data, streams[s].tile_bytes, value, ahead_bytes);
       } else {
         write_tile(data, streams[s].tile_bytes, value, streaming);
       }

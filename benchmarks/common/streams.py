@@ -5,14 +5,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["FORMS", "READ", "READ_WRITE", "WRITE", "LimitSpec", "StreamSpec", "adam", "allreduce"]
+__all__ = [
+    "FORMS",
+    "READ",
+    "READ_WRITE",
+    "WRITE",
+    "Form",
+    "LimitSpec",
+    "StreamSpec",
+    "adam",
+    "allreduce",
+]
 
 READ, READ_WRITE, WRITE = 0, 1, 2
 
-#: How a limit loop goes through its streams; the best counts. By tiles that fit the L1 cache, as
-#: executors go; side by side as far as lines allow; the same with prefetches; with streaming stores
-#: for the streams that are only written.
-FORMS = ("cached", "side_by_side", "prefetched", "streaming")
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a limit loop goes through its streams.
+
+    By tiles that fit the L1 cache, as executors go, or side by side line by line; asking for lines
+    ahead or leaving that to the hardware; with stores through the caches or past them for streams
+    that are only written.
+    """
+
+    tile_elements: int
+    ahead_bytes: int
+    streaming: bool
+
+
+# As far ahead as cocoll's kernels ask.
+_AHEAD_BYTES = 384
+
+#: The forms of which the best counts.
+FORMS = {
+    "cached": Form(512, 0, False),
+    "cached_ahead": Form(512, _AHEAD_BYTES, False),
+    "side_by_side": Form(32, 0, False),
+    "side_by_side_ahead": Form(32, _AHEAD_BYTES, False),
+    "streaming": Form(512, 0, True),
+    "streaming_ahead": Form(512, _AHEAD_BYTES, True),
+}
 
 
 @dataclass(frozen=True, slots=True)
