@@ -114,8 +114,15 @@ def _parser() -> argparse.ArgumentParser:
         default=DEFAULT_SIZES,
         help="bytes of one rank's input, separated by commas (default: %(default)s)",
     )
-    bench.add_argument("--iterations", type=int, default=50, help="timed calls a size")
-    bench.add_argument("--dtype", choices=BENCH_DTYPES, default="float32")
+    bench.add_argument(
+        "--iterations", type=int, default=50, help="timed calls a size (default: %(default)s)"
+    )
+    bench.add_argument(
+        "--dtype",
+        choices=BENCH_DTYPES,
+        default="float32",
+        help="of the elements (default: %(default)s, the only one of --fused)",
+    )
     bench.add_argument("--in-place", action="store_true", help="the result replaces the input")
     bench.add_argument(
         "--fused", action="store_true", help="allreduce_fused with Adam and replicated parameters"
@@ -124,13 +131,18 @@ def _parser() -> argparse.ArgumentParser:
         "--memory",
         choices=("symmetric", "ordinary"),
         default="symmetric",
-        help="arrays made by the communicator, or plain NumPy ones",
+        help="arrays made by the communicator, or plain NumPy ones (default: %(default)s)",
     )
     bench.set_defaults(run=_run_bench)
 
     dump = commands.add_parser("dump", help="show what the ranks of a running job are doing")
-    dump.add_argument("pid", type=int, help="any of its processes on this host")
-    dump.add_argument("--operations", type=int, default=8, help="how many of each rank's last")
+    dump.add_argument("pid", type=int, help="the process of any of its ranks on this host")
+    dump.add_argument(
+        "--operations",
+        type=int,
+        default=8,
+        help="how many of each rank's last operations to list (default: %(default)s)",
+    )
     dump.set_defaults(run=_run_dump)
     return parser
 
@@ -147,7 +159,7 @@ def _run_info(options: argparse.Namespace) -> int:
         ("NumPy", np.__version__),
         ("MPI", _mpi_library()),
         ("ISA level", _isa_level(settings)),
-        ("cross-memory attach", _shown(probe_cross_memory_attach())),
+        ("cross-memory attach", f"{_shown(probe_cross_memory_attach())}; not used by this release"),
         ("huge pages", _shown(probe_huge_pages())),
         ("kernel cache", _cache_usage(settings.cache_dir)),
     ]
@@ -158,7 +170,8 @@ def _run_info(options: argparse.Namespace) -> int:
     described = settings.describe()
     widths = [max(len(row.variable) for row in described), max(len(row.value) for row in described)]
     for row in described:
-        print(f"  {row.variable:<{widths[0]}}  {row.value:<{widths[1]}}  ({row.origin})")
+        note = "; reserved, without effect in this release" if row.reserved else ""
+        print(f"  {row.variable:<{widths[0]}}  {row.value:<{widths[1]}}  ({row.origin}){note}")
     return 0
 
 

@@ -38,6 +38,8 @@ class SettingRow(NamedTuple):
         What may be given.
     meaning : str
         What it does.
+    reserved : bool
+        Whether it is read and checked and has no effect in this release.
     """
 
     variable: str
@@ -46,6 +48,7 @@ class SettingRow(NamedTuple):
     origin: str
     allowed: str
     meaning: str
+    reserved: bool
 
 
 class _Spec(NamedTuple):
@@ -54,6 +57,8 @@ class _Spec(NamedTuple):
     check: Callable[[Any], bool]
     allowed: str
     meaning: str
+    # Nothing reads it yet.
+    reserved: bool = False
 
 
 def _parse_flag(text: str) -> bool:
@@ -125,28 +130,36 @@ _SPECS = {
         _parse_flag,
         _is_flag,
         "1 or 0",
-        "never read another process's memory directly (cross-memory attach)",
+        "reserved, without effect in this release; planned: never read another process's memory "
+        "directly (cross-memory attach)",
+        reserved=True,
     ),
     "topology": _Spec(
         "COCOLL_TOPOLOGY",
         _parse_path,
         _is_path,
-        "a JSON file",
-        "facts about hosts and links, instead of the ones that are gathered",
+        "a path",
+        "reserved, without effect in this release; planned: a JSON file with facts about hosts and "
+        "links, instead of the ones that are gathered",
+        reserved=True,
     ),
     "trace": _Spec(
         "COCOLL_TRACE",
         _parse_path,
         _is_path,
-        "a file, written at close",
-        "a Chrome trace of every step of every operation",
+        "a path",
+        "reserved, without effect in this release; planned: a file for a Chrome trace of every "
+        "step of every operation, written at close",
+        reserved=True,
     ),
     "log": _Spec(
         "COCOLL_LOG",
         str.lower,
         _is_log_level,
         ", ".join(_LOG_LEVELS),
-        "the least severe messages that are shown, on standard error",
+        "reserved, without effect in this release, which logs nothing; planned: the least severe "
+        "messages that are shown, on standard error",
+        reserved=True,
     ),
 }
 
@@ -155,7 +168,9 @@ _SPECS = {
 class Settings:
     """The settings of one communicator, immutable.
 
-    Use :meth:`from_environment`; the constructor takes the values as they are.
+    Use :meth:`from_environment`; the constructor takes the values as they are. `no_cma`,
+    `topology`, `trace` and `log` are reserved: they are read and checked, and have no effect in
+    this release.
 
     Parameters
     ----------
@@ -168,13 +183,13 @@ class Settings:
     isa : str, optional
         The ISA level to run at; None picks the best one that the processor has.
     no_cma : bool, default False
-        Whether to leave cross-memory attach alone.
+        Reserved: whether to leave cross-memory attach alone. Nothing uses it yet.
     topology : Path, optional
-        A JSON file with the facts about the machine; None gathers them.
+        Reserved: a JSON file with the facts about the machine. It is not opened yet.
     trace : Path, optional
-        Where to write a Chrome trace of every operation; None writes none.
+        Reserved: where to write a Chrome trace of every operation. None is written yet.
     log : str, default "warning"
-        The least severe messages that are shown.
+        Reserved: the least severe messages that are shown. Nothing is logged yet.
     origins : mapping of str to str
         Where each value came from, by field, if not from the defaults.
     """
@@ -242,6 +257,7 @@ class Settings:
                 origin=self.origins.get(name, "default"),
                 allowed=spec.allowed,
                 meaning=spec.meaning,
+                reserved=spec.reserved,
             )
             for name, spec in _SPECS.items()
         ]
