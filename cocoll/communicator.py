@@ -62,14 +62,16 @@ class Communicator(_core.CommunicatorBase):
     Parameters
     ----------
     group : mpi4py.MPI.Comm or cocoll.bootstrap.Bootstrap, optional
-        How the ranks meet. Default: MPI under a launcher, else a world of one.
+        How the ranks meet. Default: MPI under an MPI launcher, else a world of one.
     tuning : Tuning, optional
-        Algorithm limits.
+        Algorithm limits; rank 0's hold.
     **settings : object
         Fields of `cocoll.config.Settings`; they win over the environment.
 
     Raises
     ------
+    UsageError
+        `group` is nothing that ranks can meet through, or a setting is not allowed.
     UnsupportedError
         The ranks do not share one host's memory, or a launcher runs and mpi4py is missing.
     OSError
@@ -272,14 +274,20 @@ class Communicator(_core.CommunicatorBase):
         Parameters
         ----------
         function : callable
-            A collective such as `cocoll.allreduce_fused`.
+            A collective such as `cocoll.allreduce_fused`; any but `cocoll.barrier`.
         *args, **kwargs : object
-            Its arguments. Scalars of an epilogue may be left out and given when it runs.
+            Its arguments. Scalars of an epilogue may be left out and given when it runs. An output
+            that is not given is made once and written by every run.
 
         Returns
         -------
         BoundOperation
             Call it with the scalars that change.
+
+        Raises
+        ------
+        UsageError
+            `function` cannot be bound, or an argument is one that the call itself would refuse.
         """
         return _core.bind(self, function, args, kwargs)
 
@@ -499,7 +507,8 @@ def init(group: Any = None, *, tuning: Tuning | None = None, **settings: Any) ->
     Parameters
     ----------
     group : mpi4py.MPI.Comm or cocoll.bootstrap.Bootstrap, optional
-        How the ranks meet. Default: MPI.COMM_WORLD under a launcher, else a world of one.
+        How the ranks meet. Default: MPI.COMM_WORLD under an MPI launcher, else a world of one.
+        Under torchrun give a `cocoll.bootstrap.TorchBootstrap`.
     tuning : Tuning, optional
         Algorithm limits; rank 0's hold.
     **settings : object
@@ -509,6 +518,15 @@ def init(group: Any = None, *, tuning: Tuning | None = None, **settings: Any) ->
     -------
     Communicator
         The default of this thread (and of what runs in its context).
+
+    Raises
+    ------
+    UsageError
+        `group` is nothing that ranks can meet through, or a setting is not allowed.
+    UnsupportedError
+        The ranks do not share one host's memory, or a launcher runs and mpi4py is missing.
+    OSError
+        There is not enough memory.
     """
     comm = Communicator(group, tuning=tuning, **settings)
     _core.default_communicator.set(comm)

@@ -78,7 +78,7 @@ class UsageError(CocollError, ValueError):
 
 
 class BufferMismatchError(UsageError):
-    """A buffer's shape, length or device does not fit the operation."""
+    """A buffer's shape or length does not fit the operation."""
 
 
 class BufferOverlapError(UsageError):
@@ -110,7 +110,7 @@ class ForkedProcessError(ClosedError):
 
 
 class PlanNotReadyError(UsageError):
-    """A call that must not prepare anything (graph capture) met an operation not yet bound."""
+    """A call that must not prepare anything (graph capture, planned) met one not yet bound."""
 
 
 class CollectiveMismatchError(CocollError):
@@ -143,11 +143,11 @@ class SignalMismatchError(ScheduleError):
 
 
 class ReshardError(CocollError):
-    """No such sharding, or no way from one to the other."""
+    """No such sharding, or no way from one to the other (planned: nothing raises it yet)."""
 
 
 class TopologyError(CocollError):
-    """No such device, or no path between two."""
+    """No such device, or no path between two (planned: nothing raises it yet)."""
 
 
 class TransportError(CocollError):
@@ -160,7 +160,7 @@ class PeerLostError(TransportError):
     Attributes
     ----------
     rank : int
-        The rank that was lost.
+        The rank that was lost; -1 where ranks were still meeting and it is not known.
     """
 
     rank: int
@@ -183,7 +183,7 @@ class CommTimeoutError(TransportError, TimeoutError):
 
 
 class BackendError(CocollError):
-    """A library below reported a failure.
+    """A library below reported a failure (planned: nothing raises it, or its classes, yet).
 
     Attributes
     ----------
@@ -195,19 +195,19 @@ class BackendError(CocollError):
 
 
 class CudaError(BackendError):
-    """A CUDA driver call failed."""
+    """A CUDA driver call failed (planned)."""
 
 
 class MpiError(BackendError):
-    """An MPI call failed."""
+    """An MPI call of cocoll's own failed (planned)."""
 
 
 class NcclError(BackendError):
-    """An NCCL call failed."""
+    """An NCCL call failed (planned)."""
 
 
 class KernelError(CocollError):
-    """A kernel could not be built, loaded or launched."""
+    """A kernel could not be built, stored or loaded."""
 
 
 class CompileError(KernelError):
@@ -219,7 +219,7 @@ class CompilerNotFoundError(KernelError):
 
 
 class LaunchError(KernelError):
-    """A kernel could not be launched."""
+    """A kernel could not be launched on a device (planned: nothing raises it yet)."""
 
 
 class InternalError(CocollError):

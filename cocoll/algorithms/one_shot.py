@@ -49,7 +49,7 @@ def plan_allreduce(rank: int, world_size: int, spec: ReduceSpec) -> Plan:
     Raises
     ------
     UsageError
-        An operand is sharded (DESIGN 1, rule 9).
+        An operand is sharded (docs/plans.md, rule 9).
 
     Notes
     -----

@@ -48,7 +48,7 @@ def sqrt(x: Any) -> Expression:
 
 
 def exp(x: Any) -> Expression:
-    """Give e to the power `x`, within 1 ulp, with the same bits on every device.
+    """Give e to the power `x`, within 1 ulp, with the same bits on every processor.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def exp(x: Any) -> Expression:
 
 
 def tanh(x: Any) -> Expression:
-    """Give the hyperbolic tangent, within 3 ulp, with the same bits on every device.
+    """Give the hyperbolic tangent, within 3 ulp, with the same bits on every processor.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def tanh(x: Any) -> Expression:
 
 
 def erf(x: Any) -> Expression:
-    """Give the error function, within 2 ulp, with the same bits on every device.
+    """Give the error function, within 2 ulp, with the same bits on every processor.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def erf(x: Any) -> Expression:
 
 
 def log(x: Any) -> Expression:
-    """Give the natural logarithm, within 1 ulp, with the same bits on every device.
+    """Give the natural logarithm, within 1 ulp, with the same bits on every processor.
 
     Parameters
     ----------
@@ -232,8 +232,9 @@ def dropout(x: Any, p: Any) -> Expression:
     """Zero each element with probability `p` and scale the others by 1 / (1 - p).
 
     The decisions are Philox numbers of (seed, place of this dropout in the epilogue, step, index of
-    the element in the whole tensor): the same for every chunk, rank count and device. The epilogue
-    gets two scalars, ``seed`` and ``step``, both 0 unless given, unless it declares them itself.
+    the element in the whole tensor): the same for every chunk, rank count and processor. The
+    epilogue gets two scalars, ``seed`` and ``step``, both 0 unless given, unless it declares them
+    itself.
 
     Parameters
     ----------

@@ -49,7 +49,8 @@ __all__ = [
 ]
 
 #: ``Communicator.shard_range`` rounds a shard up to this many elements, so that a shard of any
-#: dtype starts on a 16-byte boundary and a Philox group of four is never cut (DESIGN 1, rule 9).
+#: dtype starts on a 16-byte boundary and a Philox group of four is never cut (docs/plans.md,
+#: rule 9).
 SHARD_ALIGNMENT_ELEMENTS = 16
 
 #: The block index that stands for the vector as a whole.
@@ -195,7 +196,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send the chunk of `block` to a rank whose memory is not mapped.
+    """Send the chunk of `block` to a rank whose memory is not mapped; no executor runs it yet.
 
     Steps of one rank with equal `group` (not 0) move as one.
     """
@@ -209,7 +210,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Receive the chunk of `block` from a rank whose memory is not mapped."""
+    """Receive the chunk of `block` from a rank whose memory is not mapped; not run yet either."""
 
     block: int
     peer: int
@@ -220,7 +221,10 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """Run a whole collective of the library below; every rank must have the same one."""
+    """Run a whole collective of the library below; every rank must have the same one.
+
+    No executor runs it yet.
+    """
 
     name: str
     block: int
@@ -231,7 +235,10 @@ class Native:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Run a user function on a tile; it reads and writes the views it names."""
+    """Run a user function on a tile; it reads and writes the views it names.
+
+    No executor runs it yet.
+    """
 
     function: int
     block: int

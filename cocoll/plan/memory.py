@@ -20,7 +20,7 @@ _HOST = -1
 
 
 class Relation(enum.Enum):
-    """How a result's array lies to the source's array of the same rank (DESIGN 1, rule 6)."""
+    """How a result's array lies to the source's array of the same rank (docs/plans.md, rule 6)."""
 
     DISJOINT = "disjoint"
     IDENTICAL = "identical"

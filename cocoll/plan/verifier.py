@@ -233,7 +233,7 @@ def _vector_clocks(trace: Trace, order: Sequence[int]) -> list[list[int]]:
 
 
 def _check_wire_order(trace: Trace, order: Sequence[int], clocks: list[list[int]]) -> None:
-    """Refuse wire steps of a rank that no lane and no `after` orders (DESIGN 1, rule 5)."""
+    """Refuse wire steps of a rank that no lane and no `after` orders (docs/plans.md, rule 5)."""
     place = {node: index for index, node in enumerate(order)}
     wires = [event for event in trace.events if isinstance(event.step, Send | Receive | Native)]
     wires.sort(key=lambda event: (event.rank, place[event.begin]))

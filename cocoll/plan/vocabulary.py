@@ -253,7 +253,7 @@ class StepWriter(ViewMaker, abc.ABC):
         group: int = 0,
         after: AfterLanes | None = None,
     ) -> None:
-        """Send a chunk to a rank whose memory is not mapped.
+        """Send a chunk to a rank whose memory is not mapped. No executor runs it yet.
 
         Parameters
         ----------
@@ -279,7 +279,7 @@ class StepWriter(ViewMaker, abc.ABC):
         group: int = 0,
         after: AfterLanes | None = None,
     ) -> None:
-        """Receive a chunk from a rank whose memory is not mapped.
+        """Receive a chunk from a rank whose memory is not mapped. No executor runs it yet.
 
         Parameters
         ----------
@@ -305,7 +305,7 @@ class StepWriter(ViewMaker, abc.ABC):
         writes: Sequence[View] = (),
         after: AfterLanes | None = None,
     ) -> None:
-        """Run a user function on a chunk.
+        """Run a user function on a chunk. No executor runs it yet.
 
         Parameters
         ----------
