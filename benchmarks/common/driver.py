@@ -56,7 +56,7 @@ class Settings:
     """
 
     rounds: int = 15
-    budget_seconds: float = 6.0
+    budget_seconds: float = 4.5
     near_below_nanoseconds: float = NEAR_BELOW_NANOSECONDS
 
 

@@ -230,7 +230,7 @@ class KernelLoader:
     def _headers(self) -> dict[str, bytes]:
         """Every header that a rendered source includes, directly or not."""
         found: dict[str, bytes] = {}
-        pending = ["reduce.h"]
+        pending = ["plain.h"]
         while pending:
             name = pending.pop()
             if name not in found:

@@ -20,14 +20,21 @@ if TYPE_CHECKING:
     from cocoll.dtypes import DType
     from cocoll.epilogues.traced import Operand, Result, Traced
 
-__all__ = ["OPS", "KernelSpec", "render_kernels", "render_library", "render_table"]
+__all__ = [
+    "OPS",
+    "KernelSpec",
+    "reduction_type",
+    "render_kernels",
+    "render_library",
+    "render_table",
+]
 
 _REDUCTIONS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max", "avg": "Avg"}
 
 #: The reductions, by the names that users write.
 OPS = tuple(_REDUCTIONS)
 
-_PREAMBLE = '#include "cocoll/kernels/reduce.h"\n'
+_PREAMBLE = '#include "cocoll/kernels/plain.h"\n'
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,11 @@ class KernelSpec:
         return render_library([self])
 
 
+def reduction_type(spec: KernelSpec) -> str:
+    """Give the C++ type that says how sources are reduced."""
+    return f"cocoll::{_REDUCTIONS[spec.op]}<{storage_type(spec.source_dtype)}>"
+
+
 def render_library(specs: Sequence[KernelSpec]) -> str:
     """Give the C++ source of a library of kernels, with its table.
 
@@ -94,7 +106,7 @@ def render_library(specs: Sequence[KernelSpec]) -> str:
     Returns
     -------
     str
-        C++ that includes ``cocoll/kernels/reduce.h`` and nothing else.
+        C++ that includes ``cocoll/kernels/plain.h`` and nothing else.
     """
     return f"{render_kernels(specs)}\n{render_table(specs, declare=False)}"
 
@@ -145,7 +157,7 @@ def _symbol(spec: KernelSpec) -> str:
 
 
 def _render_kernel(spec: KernelSpec) -> str:
-    reduction = f"cocoll::{_REDUCTIONS[spec.op]}<{storage_type(spec.source_dtype)}>"
+    reduction = reduction_type(spec)
     symbol = _symbol(spec)
     if spec.traced is None:
         return (

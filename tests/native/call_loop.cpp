@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "cocoll/host/stream.h"
-#include "cocoll/kernels/reduce.h"
+#include "cocoll/kernels/plain.h"
 
 // Serves where no library of kernels is given.
 COCOLL_KERNEL(call_loop_sum) { cocoll::reduce_plain<cocoll::Sum<float>>(COCOLL_KERNEL_ARGS); }

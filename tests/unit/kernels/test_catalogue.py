@@ -376,7 +376,7 @@ def test_every_loop_is_vectorised(tmp_path: Path, specs: list[KernelSpec]) -> No
                 found.add((Path(match[1]).name, int(match[2])))
     # Loops of the headers are instantiated many times; each must have been vectorised.
     loops = 0
-    for header in ("port.h", "reduce.h", "dtypes.h", "philox.h", "layout.h"):
+    for header in ("port.h", "reduce.h", "plain.h", "dtypes.h", "philox.h", "layout.h"):
         text = (ROOT / "cocoll" / "kernels" / header).read_text()
         for number, line in host_lines(text):
             if "COCOLL_LOOP(" in line and "#define" not in line:
@@ -440,7 +440,7 @@ def test_nvrtc_compiles_the_same_source(device_source: Path) -> None:
     texts = (ctypes.c_char_p * len(headers))(*(path.read_bytes() for path in headers))
     # NVRTC has no folders: a header included from another one goes by its bare name.
     names = [
-        f"cocoll/kernels/{path.name}" if path.name == "reduce.h" else path.name for path in headers
+        f"cocoll/kernels/{path.name}" if path.name == "plain.h" else path.name for path in headers
     ]
     name_table = (ctypes.c_char_p * len(headers))(*(name.encode() for name in names))
     program = ctypes.c_void_p()
