@@ -49,8 +49,7 @@ __all__ = [
 ]
 
 #: ``Communicator.shard_range`` rounds a shard up to this many elements, so that a shard of any
-#: dtype starts on a 16-byte boundary and a Philox group of four is never cut (docs/plans.md,
-#: rule 9).
+#: dtype starts on a 16-byte boundary and no Philox group of four is cut (docs/plans.md, rule 9).
 SHARD_ALIGNMENT_ELEMENTS = 16
 
 #: The block index that stands for the vector as a whole.
@@ -221,10 +220,7 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """Run a whole collective of the library below; every rank must have the same one.
-
-    No executor runs it yet.
-    """
+    """Run a whole collective of the library below, the same on all ranks; not run yet."""
 
     name: str
     block: int
@@ -235,10 +231,7 @@ class Native:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Run a user function on a tile; it reads and writes the views it names.
-
-    No executor runs it yet.
-    """
+    """Run a user function on a tile; it touches the views it names alone; not run yet."""
 
     function: int
     block: int
