@@ -11,6 +11,7 @@ import os
 import pickle
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ __all__ = [
 
 #: Variables that launchers set for each rank; any of them means more than one rank may exist.
 LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK")
+_TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
 
 # What sockaddr_un has room for, the closing zero aside.
 _PATH_BYTES = 107
@@ -401,7 +403,8 @@ def choose_bootstrap(given: object, environ: Mapping[str, str]) -> Bootstrap:
     Returns
     -------
     Bootstrap
-        The user's; or MPI under a launcher; or a world of one.
+        The user's; or MPI under a launcher; or torch.distributed's default group under torchrun;
+        or a world of one.
 
     Raises
     ------
@@ -409,7 +412,8 @@ def choose_bootstrap(given: object, environ: Mapping[str, str]) -> Bootstrap:
         A launcher started this process and mpi4py is not installed: four worlds of one would look
         like one of four.
     UsageError
-        `given` is nothing that ranks can meet through.
+        `given` is nothing that ranks can meet through, or torchrun started this process and there
+        is no process group yet.
     """
     if given is not None:
         if isinstance(given, Bootstrap):
@@ -422,7 +426,7 @@ def choose_bootstrap(given: object, environ: Mapping[str, str]) -> Bootstrap:
         )
     found = [name for name in LAUNCHER_VARIABLES if name in environ]
     if not found:
-        return SelfBootstrap()
+        return _default_group() if _TORCHRUN_VARIABLE in environ else SelfBootstrap()
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -431,6 +435,17 @@ def choose_bootstrap(given: object, environ: Mapping[str, str]) -> Bootstrap:
             f"({error}): install cocoll[mpi]"
         ) from error
     return MpiBootstrap(MPI.COMM_WORLD)
+
+
+def _default_group() -> TorchBootstrap:
+    # Asked of the module that the user has imported: cocoll imports no framework by itself.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_initialized():
+        raise UsageError(
+            "torchrun started this process, and its ranks meet through torch.distributed: call "
+            "torch.distributed.init_process_group() before cocoll.init()"
+        )
+    return TorchBootstrap()
 
 
 def find_launcher(bootstrap: Bootstrap, environ: Mapping[str, str]) -> int:

@@ -507,8 +507,8 @@ def init(group: Any = None, *, tuning: Tuning | None = None, **settings: Any) ->
     Parameters
     ----------
     group : mpi4py.MPI.Comm or cocoll.bootstrap.Bootstrap, optional
-        How the ranks meet. Default: MPI.COMM_WORLD under an MPI launcher, else a world of one.
-        Under torchrun give a `cocoll.bootstrap.TorchBootstrap`.
+        How the ranks meet. Default: MPI.COMM_WORLD under an MPI launcher, torch.distributed's
+        default group under torchrun, else a world of one.
     tuning : Tuning, optional
         Algorithm limits; rank 0's hold.
     **settings : object

@@ -24,6 +24,7 @@ from cocoll.bootstrap import (
     MpiBootstrap,
     SelfBootstrap,
     SocketBootstrap,
+    TorchBootstrap,
     ThreadBootstrap,
     choose_bootstrap,
     find_launcher,
@@ -300,6 +301,30 @@ def test_a_launcher_without_mpi4py(variable: str, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UnsupportedError, match=r"cocoll\[mpi\]") as caught:
         choose_bootstrap(None, {variable: "4"})
     assert variable in str(caught.value)
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_torchrun_without_a_group(imported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Four worlds of one would look like one of four.
+    fake = SimpleNamespace(is_initialized=lambda: False) if imported else None
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake)
+    with pytest.raises(UsageError, match="init_process_group"):
+        choose_bootstrap(None, {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "4"})
+
+
+def test_torchrun_with_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = SimpleNamespace(
+        is_initialized=lambda: True, get_rank=lambda group: 1, get_world_size=lambda group: 4
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=fake))
+    monkeypatch.setitem(sys.modules, "torch.distributed", fake)
+    made = choose_bootstrap(None, {"TORCHELASTIC_RUN_ID": "none"})
+    assert isinstance(made, TorchBootstrap)
+    assert (made.rank, made.world_size) == (1, 4)
+    mpi = SimpleNamespace(MPI=SimpleNamespace(COMM_WORLD=FakeMpi()))
+    monkeypatch.setitem(sys.modules, "mpi4py", mpi)
+    both = {"TORCHELASTIC_RUN_ID": "none", LAUNCHER_VARIABLES[0]: "4"}
+    assert isinstance(choose_bootstrap(None, both), MpiBootstrap)
 
 
 @pytest.mark.parametrize("variable", LAUNCHER_VARIABLES)
