@@ -29,6 +29,7 @@
 #define COCOLL_SCALAR_LOOP(i, count) COCOLL_LOOP(i, count)
 #define COCOLL_SCRATCH(type, name, elements) __shared__ type name[elements]
 #define COCOLL_BARRIER() __syncthreads()
+#define COCOLL_UNROLL _Pragma("unroll")
 // A loop over the tiles that are this thread's or this block's own.
 #define COCOLL_TILES(ordinal, count) \
   for (int64_t ordinal = blockIdx.x; ordinal < (count); ordinal += gridDim.x)
@@ -46,6 +47,8 @@
 #define COCOLL_SCALAR_LOOP(i, count) for (int i = 0; i < (count); ++i)
 #define COCOLL_SCRATCH(type, name, elements) alignas(64) type name[elements]
 #define COCOLL_BARRIER() static_cast<void>(0)
+// Before short loops over registers; the host's compiler does as it sees fit.
+#define COCOLL_UNROLL
 #define COCOLL_TILES(ordinal, count) for (int64_t ordinal = 0; ordinal < (count); ++ordinal)
 #define COCOLL_KERNEL(name) \
   extern "C" __attribute__((visibility("hidden"))) void name(const cocoll_reduce_args* call)

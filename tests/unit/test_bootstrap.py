@@ -24,8 +24,8 @@ from cocoll.bootstrap import (
     MpiBootstrap,
     SelfBootstrap,
     SocketBootstrap,
-    TorchBootstrap,
     ThreadBootstrap,
+    TorchBootstrap,
     choose_bootstrap,
     find_launcher,
 )

@@ -1,0 +1,150 @@
+// How grids of several ranks meet: flags in each other's memory, released and acquired.
+//
+// Block b of a rank meets block b of every peer. It raises its flag on each of them to its next
+// epoch and waits until theirs have come as far here. Epochs only grow and are compared by their
+// signed difference, so nothing is ever reset and 32 bits may wrap. Around it stand barriers of the
+// block: what any of its threads has stored is published by the flag, and what a peer's flag
+// publishes is seen by all of them.
+
+#ifndef COCOLL_KERNELS_FLAGS_H_
+#define COCOLL_KERNELS_FLAGS_H_
+
+#include "grid_abi.h"
+#include "port.h"
+
+namespace cocoll {
+
+#if COCOLL_DEVICE
+
+// Who runs: one thread of one block.
+struct Place {
+  int block, blocks, thread, threads;
+
+  COCOLL_INLINE static Place current() {
+    return Place{static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x),
+                 static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x)};
+  }
+  COCOLL_INLINE void synchronize() const { __syncthreads(); }
+  COCOLL_INLINE bool any(bool mine) const { return __syncthreads_or(mine ? 1 : 0) != 0; }
+  COCOLL_INLINE void pause() const {}
+  COCOLL_INLINE uint64_t nanoseconds() const {
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+  }
+};
+
+// Not volatile and not __threadfence_system(): a release of this one word orders all that the
+// block's barrier has gathered before it, and costs less.
+COCOLL_INLINE void release_store(uint32_t* word, uint32_t value) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
+}
+
+COCOLL_INLINE uint32_t acquire_load(const uint32_t* word) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+
+COCOLL_INLINE bool claim(uint32_t* word) { return atomicCAS_system(word, 0u, 1u) == 0u; }
+
+#else
+
+// What an emulated device lends its threads.
+struct PlaceCalls {
+  void (*synchronize)(void* block);
+  bool (*any)(void* block, bool mine);
+  void (*pause)();
+  uint64_t (*nanoseconds)();
+};
+
+struct Place {
+  int block, blocks, thread, threads;
+  const PlaceCalls* calls;
+  void* context;  // the block's
+
+  COCOLL_INLINE void synchronize() const {
+    if (threads > 1) calls->synchronize(context);
+  }
+  COCOLL_INLINE bool any(bool mine) const { return threads > 1 ? calls->any(context, mine) : mine; }
+  COCOLL_INLINE void pause() const { calls->pause(); }
+  COCOLL_INLINE uint64_t nanoseconds() const { return calls->nanoseconds(); }
+};
+
+COCOLL_INLINE void release_store(uint32_t* word, uint32_t value) {
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+COCOLL_INLINE uint32_t acquire_load(const uint32_t* word) {
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+
+COCOLL_INLINE bool claim(uint32_t* word) {
+  uint32_t expected = 0;
+  return __atomic_compare_exchange_n(word, &expected, 1u, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED);
+}
+
+#endif  // COCOLL_DEVICE
+
+// Tells this rank's host and all peers that the communicator is given up.
+COCOLL_INLINE void give_up(const cocoll_grid_call& call, int block, int peer, uint32_t epoch,
+                           uint32_t seen) {
+  cocoll_grid_failure* failure = call.failure;
+  if (claim(&failure->state)) {
+    failure->block = block;
+    failure->peer = peer;
+    failure->epoch = epoch;
+    failure->seen = seen;
+    release_store(&failure->state, 2u);
+  }
+  for (int rank = 0; rank < call.world_size; ++rank) release_store(call.poison_of[rank], 1u);
+}
+
+// Waits for one peer's flag; false if it does not come.
+COCOLL_INLINE bool await(const cocoll_grid_call& call, const Place& place, int peer,
+                         uint32_t epoch) {
+  const uint32_t* flag = &call.flags_of[call.rank][place.block].flags[peer];
+  uint32_t seen = acquire_load(flag);
+  if (static_cast<int32_t>(seen - epoch) >= 0) return true;
+  const uint64_t start = place.nanoseconds();
+  // The clock and the poison are slow to read: not at every turn.
+  constexpr int kTurns = 256;
+  for (;;) {
+    for (int turn = 0; turn < kTurns; ++turn) {
+      seen = acquire_load(flag);
+      if (static_cast<int32_t>(seen - epoch) >= 0) return true;
+      place.pause();
+    }
+    if (acquire_load(call.poisoned) != 0) {
+      give_up(call, place.block, -1, epoch, seen);
+      return false;
+    }
+    if (place.nanoseconds() - start > call.limit_nanoseconds) {
+      give_up(call, place.block, peer, epoch, seen);
+      return false;
+    }
+  }
+}
+
+// Meets block `place.block` of every peer; every thread of the block calls it. False, on all
+// threads, if a peer did not come: the kernel then ends at once.
+COCOLL_INLINE bool meet(const cocoll_grid_call& call, const Place& place) {
+  uint32_t* counter = &call.counters[place.block].epoch;
+  const uint32_t epoch = *counter + 1u;
+  place.synchronize();
+  bool failed = false;
+  for (int peer = place.thread; peer < call.world_size; peer += place.threads) {
+    if (peer == call.rank) continue;
+    release_store(&call.flags_of[peer][place.block].flags[call.rank], epoch);
+  }
+  for (int peer = place.thread; peer < call.world_size; peer += place.threads) {
+    if (peer != call.rank && !await(call, place, peer, epoch)) failed = true;
+  }
+  if (place.thread == 0) *counter = epoch;
+  return !place.any(failed);
+}
+
+}  // namespace cocoll
+
+#endif  // COCOLL_KERNELS_FLAGS_H_

@@ -1,0 +1,151 @@
+// Grid kernels: a whole collective in one launch.
+//
+// A generated pass says what is done to one pack of elements:
+//
+//   struct Pass {
+//     typedef ... Reduction;           // of reductions.h
+//     static constexpr int kElements;  // of a pack
+//     explicit Pass(const cocoll_grid_call& call);
+//     // Runs the epilogue and stores what it gives.
+//     void finish(const cocoll_grid_call& call, const Part& part, const State* reduced) const;
+//   };
+//
+// Sums are made in rank order in the accumulate type, so that all algorithms and the host's kernels
+// give the same bits. Every input is read once and every output written once.
+
+#ifndef COCOLL_KERNELS_GRID_H_
+#define COCOLL_KERNELS_GRID_H_
+
+#include "flags.h"
+#include "math.h"
+#include "pack.h"
+#include "reductions.h"
+
+#if COCOLL_DEVICE
+#define COCOLL_GRID_THREADS 512
+#define COCOLL_GRID_KERNEL(name)                                       \
+  extern "C" __global__ void __launch_bounds__(COCOLL_GRID_THREADS, 1) \
+      name(const __grid_constant__ cocoll_grid_call call)
+#define COCOLL_GRID_PLACE cocoll::Place::current()
+#else
+#define COCOLL_GRID_KERNEL(name)                                                            \
+  extern "C" __attribute__((visibility("default"))) void name(const cocoll_grid_call& call, \
+                                                              const cocoll::Place& place)
+#define COCOLL_GRID_PLACE place
+#endif
+
+namespace cocoll {
+
+// Element 0 of what is reduced of one rank.
+template <class T>
+COCOLL_INLINE T* source_of(const cocoll_grid_call& call, int rank, int64_t offset_bytes) {
+  return reinterpret_cast<T*>(static_cast<char*>(call.sources[rank]) + offset_bytes);
+}
+
+// Reads a part of the source of every rank and reduces it in rank order.
+template <class R, int kElements>
+COCOLL_INLINE void reduce_part(const cocoll_grid_call& call, int64_t offset_bytes, const Part& part,
+                               typename R::State* state) {
+  typedef typename R::Source T;
+  // All loads are issued before the first sum: the latency of a peer's memory is paid once.
+  Pack<T, kElements> packs[COCOLL_GRID_MAX_RANKS];
+  COCOLL_UNROLL for (int rank = 0; rank < COCOLL_GRID_MAX_RANKS; ++rank) {
+    if (rank < call.world_size) {
+      packs[rank] =
+          load_part<T, kElements>(source_of<T>(call, rank, offset_bytes) + part.index, part);
+    }
+  }
+  COCOLL_UNROLL for (int i = 0; i < kElements; ++i) state[i] = R::load(packs[0].values[i]);
+  COCOLL_UNROLL for (int rank = 1; rank < COCOLL_GRID_MAX_RANKS; ++rank) {
+    if (rank < call.world_size) {
+      COCOLL_UNROLL for (int i = 0; i < kElements; ++i) {
+        state[i] = R::combine(state[i], R::load(packs[rank].values[i]));
+      }
+    }
+  }
+}
+
+// A destination that is also a source keeps the result: zeros come first.
+template <class T, int kElements>
+COCOLL_INLINE void zero_part(const cocoll_grid_call& call, const Part& part) {
+  Pack<T, kElements> zeros;
+  COCOLL_UNROLL for (int i = 0; i < kElements; ++i) zeros.values[i] = T{};
+  COCOLL_UNROLL for (int rank = 0; rank < COCOLL_GRID_MAX_RANKS; ++rank) {
+    if (rank < call.world_size) {
+      store_part(source_of<T>(call, rank, 0) + part.index, part, zeros);
+    }
+  }
+}
+
+// Stores a part of a result to all its destinations.
+template <class T, class C, int kElements>
+COCOLL_INLINE void spread_part(const cocoll_grid_call& call, int which, const Part& part,
+                               const C* values) {
+  const Pack<T, kElements> pack = narrow_pack<T, C, kElements>(values);
+  COCOLL_UNROLL for (int rank = 0; rank < COCOLL_GRID_MAX_RANKS; ++rank) {
+    if (rank < call.destination_count) {
+      store_part(static_cast<T*>(call.destinations[which][rank]) + part.index, part, pack);
+    }
+  }
+}
+
+// Does `body(part)` for the parts of this rank's elements that are this thread's. Thread t of block
+// b takes packs t + b * threads, and so on in steps of the whole grid: on all ranks alike, whatever
+// the alignment of their arrays.
+template <int kElements, class Body>
+COCOLL_INLINE void for_each_part(const cocoll_grid_call& call, const Place& place,
+                                 const Body& body) {
+  const int64_t packs = (call.end - call.begin + kElements - 1) / kElements;
+  const int64_t step = static_cast<int64_t>(place.blocks) * place.threads;
+  const bool aligned = (call.flags & COCOLL_GRID_ALIGNED) != 0;
+  for (int64_t pack = static_cast<int64_t>(place.block) * place.threads + place.thread;
+       pack < packs; pack += step) {
+    const int64_t index = call.begin + pack * kElements;
+    const int valid = static_cast<int>(smaller<int64_t>(kElements, call.end - index));
+    body(Part{index, valid, aligned && valid == kElements});
+  }
+}
+
+// One-shot, before anything is read: stages this rank's source, and gives the offset of the half
+// of the staging that is in turn. The halves alternate, so that nobody waits at the end: a half is
+// written again two operations later, when every peer has arrived at the operation between.
+template <class Pass>
+COCOLL_INLINE int64_t stage(const cocoll_grid_call& call, const Place& place) {
+  typedef typename Pass::Reduction::Source T;
+  const int64_t offset_bytes =
+      (call.counters[place.block].staged & 1u) != 0 ? call.staging_bytes : 0;
+  T* staged = source_of<T>(call, call.rank, offset_bytes);
+  // A block copies just what it, and block b of every peer, will read.
+  for_each_part<Pass::kElements>(call, place, [&](const Part& part) {
+    store_part(
+        staged + part.index, part,
+        load_part<T, Pass::kElements>(static_cast<const T*>(call.own_source) + part.index, part));
+  });
+  return offset_bytes;
+}
+
+template <class Pass>
+COCOLL_INLINE void run_grid(const cocoll_grid_call& call, const Place& place) {
+  typedef typename Pass::Reduction R;
+  const bool one_shot = (call.flags & COCOLL_GRID_ONE_SHOT) != 0;
+  int64_t offset_bytes = 0;
+  if (one_shot) offset_bytes = stage<Pass>(call, place);
+  if (!meet(call, place)) return;
+  // Every thread has read the count before the meeting.
+  if (one_shot && place.thread == 0) ++call.counters[place.block].staged;
+  const Pass pass(call);
+  for_each_part<Pass::kElements>(call, place, [&](const Part& part) {
+    typename R::State state[Pass::kElements];
+    reduce_part<R, Pass::kElements>(call, offset_bytes, part, state);
+    if ((call.flags & COCOLL_GRID_ZERO_SOURCES) != 0) {
+      zero_part<typename R::Source, Pass::kElements>(call, part);
+    }
+    pass.finish(call, part, state);
+  });
+  // Two-shot: from here on nobody reads or writes another rank's arrays.
+  if (!one_shot) meet(call, place);
+}
+
+}  // namespace cocoll
+
+#endif  // COCOLL_KERNELS_GRID_H_

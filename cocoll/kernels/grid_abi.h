@@ -1,0 +1,77 @@
+// What a grid kernel is launched with: one structure by value, which lies in constant memory.
+//
+// A grid kernel is a whole collective operation of one rank: it meets its peers, reduces, runs the
+// epilogue, stores to all and leaves, without its host. All ranks launch equal grids. One kernel
+// serves two algorithms:
+//   two-shot: every rank reduces its block from all and stores the results to all;
+//   one-shot: every rank stages its source for all and reduces everything for itself.
+
+#ifndef COCOLL_KERNELS_GRID_ABI_H_
+#define COCOLL_KERNELS_GRID_ABI_H_
+
+#include "abi.h"
+
+enum {
+  COCOLL_GRID_MAX_RANKS = 8,
+  COCOLL_GRID_MAX_RESULTS = 4,
+  COCOLL_GRID_MAX_OPERANDS = 8,
+  COCOLL_GRID_MAX_LAYOUTS = 4,
+  COCOLL_GRID_MAX_DERIVED = 24,
+  COCOLL_GRID_MAX_BLOCKS = 256,
+  // Store zeros over this rank's block of every source once it has been read.
+  COCOLL_GRID_ZERO_SOURCES = 1,
+  // Every array is contiguous, and aligned to 16 bytes where this rank's part begins.
+  COCOLL_GRID_ALIGNED = 2,
+  COCOLL_GRID_ONE_SHOT = 4,
+};
+
+// One block's flags on one rank, a line of its own: flags[p] is written by rank p alone.
+typedef struct cocoll_grid_flags {
+  uint32_t flags[32];
+} cocoll_grid_flags;
+
+// One block's private counters: nobody else reads them, so the kernel itself keeps them, and a
+// launch can be repeated (a captured graph) without its host counting along.
+typedef struct cocoll_grid_counters {
+  uint32_t epoch;   // meetings so far; what this rank's flags on its peers say
+  uint32_t staged;  // staged operations so far; its parity says which half of the staging is next
+} cocoll_grid_counters;
+
+// What a wait that took too long leaves for the host, in memory that both see. The first one wins.
+typedef struct cocoll_grid_failure {
+  uint32_t state;  // 0, then 1 while it is being written, then 2
+  int32_t block;
+  int32_t peer;    // who did not come; -1: a peer had given up before
+  uint32_t epoch;  // what its flag should have said
+  uint32_t seen;   // what it said
+} cocoll_grid_failure;
+
+typedef struct cocoll_grid_array {
+  void* data;
+  int64_t origin;  // the logical index of its first element: a shard begins with its rank's block
+  int32_t layout;  // which of the call's layouts, or -1: contiguous
+} cocoll_grid_array;
+
+typedef struct cocoll_grid_call {
+  int32_t rank;
+  int32_t world_size;
+  uint32_t flags;              // COCOLL_GRID_*
+  int32_t destination_count;   // of each result
+  int64_t begin, end;          // the logical elements that this rank reduces
+  int64_t staging_bytes;       // of one half of a rank's staging
+  uint64_t limit_nanoseconds;  // how long a wait may take
+  cocoll_grid_flags* flags_of[COCOLL_GRID_MAX_RANKS];  // [rank] -> [block], peers' mapped
+  uint32_t* poisoned;                                  // this rank's word; peers write it too
+  uint32_t* poison_of[COCOLL_GRID_MAX_RANKS];
+  cocoll_grid_counters* counters;  // [block]
+  cocoll_grid_failure* failure;
+  // In rank order; element 0 of the logical vector. One-shot: where the ranks stage, first half.
+  void* sources[COCOLL_GRID_MAX_RANKS];
+  const void* own_source;  // one-shot: what this rank stages
+  void* destinations[COCOLL_GRID_MAX_RESULTS][COCOLL_GRID_MAX_RANKS];
+  cocoll_grid_array operands[COCOLL_GRID_MAX_OPERANDS];
+  cocoll_layout layouts[COCOLL_GRID_MAX_LAYOUTS];
+  double derived[COCOLL_GRID_MAX_DERIVED];  // what the epilogue's prepare() wrote
+} cocoll_grid_call;
+
+#endif  // COCOLL_KERNELS_GRID_ABI_H_

@@ -1,0 +1,175 @@
+"""Grid kernels on an emulated device, as g++ compiles the very same sources; and planted bugs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.native import building
+from tests.native.building import BUILDS, MEMORY_STATUS, NATIVE, RACE_STATUS, ROOT, Build
+from tests.native.planting import Plant
+
+# As in world.h.
+WRONG_RESULT = 3
+
+FLAGS, GRID, PACK = (f"cocoll/kernels/{name}.h" for name in ("flags", "grid", "pack"))
+
+
+def build_grids(build: Build, directory: Path, root: Path = ROOT) -> Path:
+    kernels = directory / "grid_kernels.cc"
+    exporter = NATIVE / "export_grids.py"
+    command = [sys.executable, str(exporter), "--root", str(root), "--file", str(kernels)]
+    subprocess.run(command, check=True, timeout=120)
+    return building.build_program(NATIVE / "grids.cpp", kernels, build, root=root)
+
+
+@pytest.fixture(scope="module", params=sorted(BUILDS))
+def grids(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple:
+    build = BUILDS[request.param]
+    return build, build_grids(build, tmp_path_factory.mktemp("grids"))
+
+
+def run(built: tuple[Build, Path], *words: object) -> subprocess.CompletedProcess[str]:
+    build, program = built
+    return build.run([program, *map(str, words)], timeout_seconds=900)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 8])
+def test_operations_of_every_kind(grids: tuple[Build, Path], world_size: int) -> None:
+    done = run(grids, world_size, 60, 1, 1)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_blocks_of_several_threads(grids: tuple[Build, Path], seed: int) -> None:
+    done = run(grids, 3, 30, seed, 3)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("world_size", "threads"), [(2, 1), (3, 3)])
+def test_a_rank_that_launches_nothing(
+    grids: tuple[Build, Path], world_size: int, threads: int
+) -> None:
+    done = run(grids, world_size, 20, 4, threads, "silent")
+    assert done.returncode == 0, done.stderr
+
+
+# Compiled quickly: what is looked for shows in any build.
+QUICK = {
+    "plain": ("-O0",),
+    "thread": ("-O0", "-g1", "-fsanitize=thread"),
+    "address": ("-O0", "-g1", "-fsanitize=address"),
+}
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """A plant, the build that shows it, and how that may end."""
+
+    plant: Plant
+    build: str
+    statuses: tuple[int, ...]
+    threads: int = 1
+
+
+HUNTS = (
+    Hunt(
+        Plant("relaxed flag", FLAGS, "__ATOMIC_RELEASE);\n}", "__ATOMIC_RELAXED);\n}"),
+        *("thread", (RACE_STATUS,)),
+    ),
+    Hunt(
+        Plant(
+            "relaxed poll",
+            FLAGS,
+            "return __atomic_load_n(word, __ATOMIC_ACQUIRE);",
+            "return __atomic_load_n(word, __ATOMIC_RELAXED);",
+        ),
+        *("thread", (RACE_STATUS,)),
+    ),
+    Hunt(
+        Plant(
+            "no meeting at the end",
+            GRID,
+            "if (!one_shot) meet(call, place);",
+            "static_cast<void>(one_shot);",
+        ),
+        *("thread", (RACE_STATUS,)),
+    ),
+    Hunt(
+        Plant(
+            "flags raised before the block's threads have met",
+            FLAGS,
+            "  place.synchronize();\n",
+            "",
+        ),
+        *("thread", (RACE_STATUS,)),
+        threads=3,
+    ),
+    Hunt(
+        Plant(
+            "one half of the staging",
+            GRID,
+            "++call.counters[place.block].staged",
+            "call.counters[place.block].staged += 2u",
+        ),
+        *("thread", (RACE_STATUS,)),
+    ),
+    Hunt(
+        Plant(
+            "an epoch that stands still",
+            FLAGS,
+            "if (place.thread == 0) *counter = epoch;",
+            "static_cast<void>(counter);",
+        ),
+        *("thread", (RACE_STATUS,)),
+    ),
+    Hunt(
+        Plant(
+            "an element too many",
+            GRID,
+            "smaller<int64_t>(kElements, call.end - index)",
+            "smaller<int64_t>(kElements, call.end - index + 1)",
+        ),
+        *("address", (WRONG_RESULT, MEMORY_STATUS)),
+    ),
+    Hunt(
+        Plant(
+            "zeros over the result",
+            GRID,
+            "    if ((call.flags & COCOLL_GRID_ZERO_SOURCES) != 0) {\n"
+            "      zero_part<typename R::Source, Pass::kElements>(call, part);\n"
+            "    }\n"
+            "    pass.finish(call, part, state);\n",
+            "    pass.finish(call, part, state);\n"
+            "    if ((call.flags & COCOLL_GRID_ZERO_SOURCES) != 0) {\n"
+            "      zero_part<typename R::Source, Pass::kElements>(call, part);\n"
+            "    }\n",
+        ),
+        *("plain", (WRONG_RESULT,)),
+    ),
+    Hunt(
+        Plant(
+            "a shard read from its beginning",
+            PACK,
+            "const T* place = static_cast<const T*>(array.data) + (part.index - array.origin);",
+            "const T* place = static_cast<const T*>(array.data) + part.index;",
+        ),
+        *("address", (WRONG_RESULT, MEMORY_STATUS)),
+    ),
+)
+
+
+@pytest.mark.parametrize("hunt", HUNTS, ids=lambda hunt: hunt.plant.name.replace(" ", "_"))
+def test_is_caught(hunt: Hunt, tmp_path: Path) -> None:
+    build = replace(BUILDS[hunt.build], options=QUICK[hunt.build])
+    root = hunt.plant.plant(tmp_path / "planted")
+    built = build, build_grids(build, tmp_path, root)
+    for seed in range(10):
+        done = run(built, 3, 60, seed, hunt.threads)
+        if done.returncode != 0:
+            break
+    assert done.returncode in hunt.statuses, f"status {done.returncode}\n{done.stderr[-3000:]}"
