@@ -79,7 +79,7 @@ class CocollRunner(Runner):
             values = self._comm.empty(param.size, "bfloat16")
             _bits(values)[...] = param.view(np.uint32) >> 16  # exact: param holds bfloat16 values
         if arrays["replicated"]:
-            cocoll.broadcast(values, out=arrays["output"]).wait()
+            cocoll.broadcast(values, out=arrays["output"], dtype=arrays["dtype"]).wait()
         else:
             _bits(arrays["output"])[...] = _bits(values)
 
@@ -160,7 +160,9 @@ class CocollRunner(Runner):
 
         def step() -> object:
             steps[form] += 1
-            return cocoll.allreduce_fused(gradient, adam, **operands, lr=lr, step=steps[form])
+            return cocoll.allreduce_fused(
+                gradient, adam, **operands, lr=lr, step=steps[form], dtype=dtype
+            )
 
         self._calls[form] = step
 

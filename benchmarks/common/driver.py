@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -35,6 +36,8 @@ _LOOP_SECONDS = 0.02  # what a back-to-back loop should last
 _MAX_LOOP_CALLS = 20_000
 _CALIBRATION_CALLS = 4
 _SLOW_CALL_SECONDS = 0.02  # no warming up: so long a call has emptied the caches by itself
+# Ranks that wake up find their caches filled by the job before, and their cores slow.
+_WARM_SECONDS, _MOST_WARM_CALLS = 0.01, 10
 _TRIAL_ROUNDS = 3  # before a form or an implementation may be left out
 _HOPELESS_FACTOR = 1.3
 _UNCHECKED = ("limit", "torch_adam")
@@ -303,7 +306,9 @@ class _Measurement:
         track.samples.append(
             Sample(median_seconds, statistics.median(rewrites) if rewrites else None, state)
         )
-        track.warm = 0 if median_seconds > _SLOW_CALL_SECONDS else 1
+        track.warm = min(_MOST_WARM_CALLS, math.ceil(_WARM_SECONDS / median_seconds))
+        if median_seconds > _SLOW_CALL_SECONDS:
+            track.warm = 0
         track.repeat = 1 if median_seconds > 2e-3 else 5
 
     def _calibrate(self, job: Job, track: Track) -> int:

@@ -93,7 +93,12 @@ class LimitLoop:
         form = FORMS[name]
         return float(
             self._library.bench_limit(
-                streams, len(streams), tile_count, int(form.streaming), form.ahead_bytes
+                streams,
+                len(streams),
+                tile_count,
+                int(form.streaming),
+                int(form.joined),
+                form.ahead_bytes,
             )
         )
 

@@ -264,12 +264,59 @@ static inline void write_tile(char* data, uint64_t bytes, vector value, int stre
   __asm__ volatile("" : : "r"(data) : "memory");
 }
 
+enum { LINE_BYTES = 64, MAX_STREAMS = 16 };
+
+// Line by line through all streams at once, as a fused kernel goes. With constants for the numbers
+// of streams the inner loops are unrolled, so that the processor has nothing to do but move lines.
+static inline __attribute__((always_inline)) void join_lines(char* const* data, int reads,
+                                                             int updates, int writes,
+                                                             uint64_t lines, vector value,
+                                                             uint64_t ahead_bytes) {
+  for (uint64_t line = 0; line < lines; ++line) {
+    const uint64_t offset = line * LINE_BYTES;
+    for (int s = 0; s < reads; ++s) read_tile(data[s] + offset, LINE_BYTES, ahead_bytes);
+    for (int s = reads; s < reads + updates; ++s)
+      update_tile(data[s] + offset, LINE_BYTES, value, ahead_bytes);
+    for (int s = reads + updates; s < reads + updates + writes; ++s)
+      write_tile(data[s] + offset, LINE_BYTES, value, 0);
+  }
+}
+
+// Joins streams of equal elements; returns 0 where their numbers are none of those that suites
+// have.
+static int join_streams(const bench_stream* streams, int32_t stream_count, uint64_t tile_count,
+                        vector value, uint64_t ahead_bytes) {
+  char* data[MAX_STREAMS];
+  int counts[3] = {0, 0, 0}, placed = 0;
+  if (stream_count > MAX_STREAMS) return 0;
+  for (int mode = READ; mode <= WRITE; ++mode)
+    for (int32_t s = 0; s < stream_count; ++s) {
+      if (streams[s].tile_bytes != streams[0].tile_bytes) return 0;
+      if (streams[s].mode != mode) continue;
+      data[placed++] = (char*)streams[s].data;
+      ++counts[mode];
+    }
+  const uint64_t lines = tile_count * (streams[0].tile_bytes / LINE_BYTES);
+#define JOIN(reads, updates, writes)                                                             \
+  if (counts[READ] == (reads) && counts[READ_WRITE] == (updates) && counts[WRITE] == (writes)) { \
+    join_lines(data, reads, updates, writes, lines, value, ahead_bytes);                         \
+    return 1;                                                                                    \
+  }
+  JOIN(0, 2, 0)
+  JOIN(0, 4, 0) JOIN(2, 0, 2) JOIN(4, 0, 4)                    // all-reduce of 2 and 4 ranks
+      JOIN(2, 3, 0) JOIN(4, 3, 0) JOIN(2, 3, 1) JOIN(4, 3, 3)  // fused Adam
+#undef JOIN
+      return 0;
+}
+
 // Goes through all streams side by side, one tile of each at a time, and returns the seconds: what
 // the memory system takes for these reads and writes and nothing else.
 double bench_limit(const bench_stream* streams, int32_t stream_count, uint64_t tile_count,
-                   int streaming, uint64_t ahead_bytes) {
+                   int streaming, int joined, uint64_t ahead_bytes) {
   const vector value = (vector){0} + 1.0f;
   int64_t start = now_nanoseconds();
+  if (joined && join_streams(streams, stream_count, tile_count, value, ahead_bytes))
+    return (double)(now_nanoseconds() - start) * 1e-9;
   for (uint64_t tile = 0; tile < tile_count; ++tile) {
     for (int32_t s = 0; s < stream_count; ++s) {
       char* data = (char*)streams[s].data + tile * streams[s].tile_bytes;

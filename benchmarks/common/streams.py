@@ -31,7 +31,8 @@ class Form:
 
     tile_elements: int
     ahead_bytes: int
-    streaming: bool
+    streaming: bool = False
+    joined: bool = False
 
 
 # As far ahead as cocoll's kernels ask.
@@ -39,12 +40,12 @@ _AHEAD_BYTES = 384
 
 #: The forms of which the best counts.
 FORMS = {
-    "cached": Form(512, 0, False),
-    "cached_ahead": Form(512, _AHEAD_BYTES, False),
-    "side_by_side": Form(32, 0, False),
-    "side_by_side_ahead": Form(32, _AHEAD_BYTES, False),
-    "streaming": Form(512, 0, True),
-    "streaming_ahead": Form(512, _AHEAD_BYTES, True),
+    "cached": Form(512, 0),
+    "cached_ahead": Form(512, _AHEAD_BYTES),
+    "side_by_side": Form(32, 0, joined=True),
+    "side_by_side_ahead": Form(32, _AHEAD_BYTES, joined=True),
+    "streaming": Form(512, 0, streaming=True),
+    "streaming_ahead": Form(512, _AHEAD_BYTES, streaming=True),
 }
 
 
