@@ -25,9 +25,9 @@ __all__ = [
     "too_fast",
 ]
 
-#: A limit that is beaten by more than this was not the limit: the run fails. Three calls in four must
-#: beat it so: on a virtual machine, medians of two loops that both run at the speed of the memory
-#: differ by more than this from one minute to the next.
+#: A limit that is beaten by more than this was not the limit: the run fails. Three calls in four
+#: must beat it so: on a virtual machine, medians of two loops that both run at the speed of the
+#: memory differ by more than this from one minute to the next.
 MAX_FRACTION_OF_LIMIT = 1.05
 
 #: A state with fewer rounds is shown, but no bar holds there.
