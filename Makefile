@@ -22,7 +22,7 @@ HEADERS := $(shell find cocoll tests -name '*.h' -not -path '*/_generated/*') \
   $(shell find tests -name '*.cpp' -not -path '*/build/*')
 
 .PHONY: help build demo test test-unit test-ranks test-errors test-failures test-repo test-native \
-  test-long lint type format bench-peers clean
+  test-long lint type format cuda bench-peers clean
 .DELETE_ON_ERROR:
 # One pip at a time in one environment, and tests that share the machine one after the other.
 .NOTPARALLEL:
@@ -32,6 +32,7 @@ help:
 	@echo "make test         all tests (torch's CPU build is installed for them)"
 	@echo "make build        the package, editable, in $(VENV)"
 	@echo "make lint         style, types, stubs, spelling;  make format repairs style"
+	@echo "make cuda         all kernels for all GPUs (needs nvcc, no GPU; a quarter of an hour)"
 	@echo "make bench-peers  the libraries that benchmarks compare with, in .venv-peers"
 	@echo "make bench-SUITE  one suite of benchmarks/run.py"
 
@@ -103,6 +104,11 @@ format: $(VENV)/.stamp-lint
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(if $(HEADERS),$(BIN)/clang-format -i $(HEADERS))
+
+# ---- GPUs ----
+
+cuda: $(VENV)/.stamp-build
+	$(PYTHON) -m cocoll.kernels.precompilation build/cuda
 
 # ---- benchmarks ----
 

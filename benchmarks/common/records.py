@@ -208,5 +208,6 @@ def too_fast(records: Sequence[Record]) -> list[Record]:
         if record.implementation == "cocoll"
         and record.rounds >= MIN_ROUNDS
         and record.limit_seconds is not None
+        and record.q3_seconds is not None
         and record.limit_seconds / record.q3_seconds > MAX_FRACTION_OF_LIMIT
     ]

@@ -75,7 +75,7 @@ def storage_type(dtype: DType) -> str:
     return _STORAGE_TYPES[dtype]
 
 
-def render_functor(traced: Traced, name: str) -> str:
+def render_functor(traced: Traced, name: str, *, tiles: bool) -> str:
     """Give the epilogue as a C++ structure.
 
     The structure is made from the derived scalars; its ``element`` takes the reduced value, the
@@ -88,6 +88,8 @@ def render_functor(traced: Traced, name: str) -> str:
         The epilogue.
     name : str
         The name of the structure.
+    tiles : bool
+        Whether it draws random words for a tile at a time; else its caller draws them.
 
     Returns
     -------
@@ -121,7 +123,8 @@ def render_functor(traced: Traced, name: str) -> str:
                 # A negative seed wraps: conversion from a negative double is undefined.
                 value = f"static_cast<{cast}>(static_cast<int64_t>(derived[{place[argument]}]))"
                 initial.append(f"{member}{node.attribute}({value})")
-            methods.append(_words_method(node))
+            if tiles:
+                methods.append(_words_method(node))
             body.append(
                 f"    const bool t{index} = (w{node.attribute} >> 8) >= threshold{node.attribute};"
             )

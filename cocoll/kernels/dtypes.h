@@ -10,10 +10,6 @@
 
 #include "port.h"
 
-#if !COCOLL_DEVICE && defined(__F16C__)
-#include <immintrin.h>
-#endif
-
 namespace cocoll {
 
 struct float16 {
@@ -145,41 +141,6 @@ COCOLL_INLINE void put(T* place, T value) {
 }
 COCOLL_INLINE void put(float16* place, float16 value) { place->bits = value.bits; }
 COCOLL_INLINE void put(bfloat16* place, bfloat16 value) { place->bits = value.bits; }
-
-// Converts `count` stored elements.
-template <class T, class C>
-COCOLL_NOINLINE void widen_tile(const T* stored, C* values, int count) {
-  int done = 0;
-#if !COCOLL_DEVICE && defined(__F16C__)
-  if constexpr (IsSame<T, float16>::value && IsSame<C, float>::value) {
-    for (; done + 8 <= count; done += 8) {
-      _mm256_storeu_ps(
-          values + done,
-          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(stored + done))));
-    }
-  }
-#endif
-  stored += done;
-  values += done;
-  for_each_element(
-      count - done, COCOLL_ELEMENT(i) { values[i] = static_cast<C>(widen(stored[i])); }, stored);
-}
-
-template <class T, class C>
-COCOLL_NOINLINE void narrow_tile(const C* values, T* stored, int count) {
-  int done = 0;
-#if !COCOLL_DEVICE && defined(__F16C__)
-  if constexpr (IsSame<T, float16>::value && IsSame<C, float>::value) {
-    for (; done + 8 <= count; done += 8) {
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(stored + done),
-                       _mm256_cvtps_ph(_mm256_loadu_ps(values + done), _MM_FROUND_TO_NEAREST_INT));
-    }
-  }
-#endif
-  stored += done;
-  values += done;
-  COCOLL_LOOP(i, count - done) { put(&stored[i], narrow<T>(values[i])); }
-}
 
 // Rounds to the values of T without leaving C: what "cast" means inside an expression.
 template <class T, class C>

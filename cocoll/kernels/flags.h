@@ -4,7 +4,8 @@
 // epoch and waits until theirs have come as far here. Epochs only grow and are compared by their
 // signed difference, so nothing is ever reset and 32 bits may wrap. Around it stand barriers of the
 // block: what any of its threads has stored is published by the flag, and what a peer's flag
-// publishes is seen by all of them.
+// publishes is seen by all of them. A flag also carries what its rank believes the operation to be:
+// ranks that disagree find out at their first meeting, before anything has moved.
 
 #ifndef COCOLL_KERNELS_FLAGS_H_
 #define COCOLL_KERNELS_FLAGS_H_
@@ -40,9 +41,19 @@ COCOLL_INLINE void release_store(uint32_t* word, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" : : "l"(word), "r"(value) : "memory");
 }
 
+COCOLL_INLINE void release_store(uint64_t* word, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(word), "l"(value) : "memory");
+}
+
 COCOLL_INLINE uint32_t acquire_load(const uint32_t* word) {
   uint32_t value;
   asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+  return value;
+}
+
+COCOLL_INLINE uint64_t acquire_load(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(word) : "memory");
   return value;
 }
 
@@ -71,11 +82,13 @@ struct Place {
   COCOLL_INLINE uint64_t nanoseconds() const { return calls->nanoseconds(); }
 };
 
-COCOLL_INLINE void release_store(uint32_t* word, uint32_t value) {
+template <class Word>
+COCOLL_INLINE void release_store(Word* word, Word value) {
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
-COCOLL_INLINE uint32_t acquire_load(const uint32_t* word) {
+template <class Word>
+COCOLL_INLINE Word acquire_load(const Word* word) {
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 }
 
@@ -88,58 +101,79 @@ COCOLL_INLINE bool claim(uint32_t* word) {
 #endif  // COCOLL_DEVICE
 
 // Tells this rank's host and all peers that the communicator is given up.
-COCOLL_INLINE void give_up(const cocoll_grid_call& call, int block, int peer, uint32_t epoch,
-                           uint32_t seen) {
+COCOLL_INLINE void give_up(const cocoll_grid_call& call, int block, int reason, int peer,
+                           uint64_t wanted, uint64_t seen) {
   cocoll_grid_failure* failure = call.failure;
   if (claim(&failure->state)) {
+    failure->reason = reason;
     failure->block = block;
     failure->peer = peer;
-    failure->epoch = epoch;
+    failure->wanted = wanted;
     failure->seen = seen;
     release_store(&failure->state, 2u);
   }
   for (int rank = 0; rank < call.world_size; ++rank) release_store(call.poison_of[rank], 1u);
 }
 
-// Waits for one peer's flag; false if it does not come.
-COCOLL_INLINE bool await(const cocoll_grid_call& call, const Place& place, int peer,
-                         uint32_t epoch) {
-  const uint32_t* flag = &call.flags_of[call.rank][place.block].flags[peer];
-  uint32_t seen = acquire_load(flag);
-  if (static_cast<int32_t>(seen - epoch) >= 0) return true;
+// How far a flag is ahead of an epoch; epochs wrap.
+COCOLL_INLINE int32_t epochs_ahead(uint64_t flag, uint32_t epoch) {
+  return static_cast<int32_t>(static_cast<uint32_t>(flag) - epoch);
+}
+
+// Waits until one peer's flag has come as far as `epoch`, and gives what it then says. Where it
+// does not come, `*reason` says why.
+COCOLL_INLINE uint64_t await(const cocoll_grid_call& call, const Place& place, int peer,
+                             uint32_t epoch, int* reason) {
+  const uint64_t* flag = &call.flags_of[call.rank][place.block].flags[peer];
+  uint64_t seen = acquire_load(flag);
+  if (epochs_ahead(seen, epoch) >= 0) return seen;
   const uint64_t start = place.nanoseconds();
   // The clock and the poison are slow to read: not at every turn.
   constexpr int kTurns = 256;
   for (;;) {
     for (int turn = 0; turn < kTurns; ++turn) {
       seen = acquire_load(flag);
-      if (static_cast<int32_t>(seen - epoch) >= 0) return true;
+      if (epochs_ahead(seen, epoch) >= 0) return seen;
       place.pause();
     }
     if (acquire_load(call.poisoned) != 0) {
-      give_up(call, place.block, -1, epoch, seen);
-      return false;
+      *reason = COCOLL_GRID_POISONED;
+      return seen;
     }
     if (place.nanoseconds() - start > call.limit_nanoseconds) {
-      give_up(call, place.block, peer, epoch, seen);
-      return false;
+      *reason = COCOLL_GRID_LATE;
+      return seen;
     }
   }
 }
 
+// Waits for one peer, and compares notes with it; false if the operation cannot go on. A peer that
+// is an epoch ahead has itself found this rank's signature to be its own.
+COCOLL_INLINE bool greet(const cocoll_grid_call& call, const Place& place, int peer,
+                         uint64_t wanted) {
+  int reason = 0;
+  const uint64_t seen = await(call, place, peer, static_cast<uint32_t>(wanted), &reason);
+  if (reason == 0 && epochs_ahead(seen, static_cast<uint32_t>(wanted)) == 0 && seen != wanted) {
+    reason = COCOLL_GRID_MISMATCH;
+  }
+  if (reason == 0) return true;
+  give_up(call, place.block, reason, reason == COCOLL_GRID_POISONED ? -1 : peer, wanted, seen);
+  return false;
+}
+
 // Meets block `place.block` of every peer; every thread of the block calls it. False, on all
-// threads, if a peer did not come: the kernel then ends at once.
+// threads, if the operation cannot go on: the kernel then ends at once.
 COCOLL_INLINE bool meet(const cocoll_grid_call& call, const Place& place) {
   uint32_t* counter = &call.counters[place.block].epoch;
   const uint32_t epoch = *counter + 1u;
+  const uint64_t flag = static_cast<uint64_t>(call.signature) << 32 | epoch;
   place.synchronize();
   bool failed = false;
   for (int peer = place.thread; peer < call.world_size; peer += place.threads) {
-    if (peer == call.rank) continue;
-    release_store(&call.flags_of[peer][place.block].flags[call.rank], epoch);
+    if (peer != call.rank) release_store(&call.flags_of[peer][place.block].flags[call.rank], flag);
   }
   for (int peer = place.thread; peer < call.world_size; peer += place.threads) {
-    if (peer != call.rank && !await(call, place, peer, epoch)) failed = true;
+    if (peer != call.rank && !greet(call, place, peer, flag)) failed = true;
   }
   if (place.thread == 0) *counter = epoch;
   return !place.any(failed);

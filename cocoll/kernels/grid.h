@@ -124,6 +124,14 @@ COCOLL_INLINE int64_t stage(const cocoll_grid_call& call, const Place& place) {
   return offset_bytes;
 }
 
+// Counts for this block, and for those that a larger grid would have: an element's block changes
+// with the grid, so all of them must agree on which half is in turn.
+COCOLL_INLINE void count_staged(const cocoll_grid_call& call, const Place& place) {
+  for (int block = place.block; block < call.block_limit; block += place.blocks) {
+    ++call.counters[block].staged;
+  }
+}
+
 template <class Pass>
 COCOLL_INLINE void run_grid(const cocoll_grid_call& call, const Place& place) {
   typedef typename Pass::Reduction R;
@@ -132,7 +140,7 @@ COCOLL_INLINE void run_grid(const cocoll_grid_call& call, const Place& place) {
   if (one_shot) offset_bytes = stage<Pass>(call, place);
   if (!meet(call, place)) return;
   // Every thread has read the count before the meeting.
-  if (one_shot && place.thread == 0) ++call.counters[place.block].staged;
+  if (one_shot && place.thread == 0) count_staged(call, place);
   const Pass pass(call);
   for_each_part<Pass::kElements>(call, place, [&](const Part& part) {
     typename R::State state[Pass::kElements];

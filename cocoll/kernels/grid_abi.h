@@ -25,25 +25,33 @@ enum {
   COCOLL_GRID_ONE_SHOT = 4,
 };
 
-// One block's flags on one rank, a line of its own: flags[p] is written by rank p alone.
+// One block's flags on one rank, a line of its own: flags[p] is written by rank p alone. A flag is
+// signature << 32 | epoch: one word, so that both are seen together.
 typedef struct cocoll_grid_flags {
-  uint32_t flags[32];
+  uint64_t flags[16];
 } cocoll_grid_flags;
 
 // One block's private counters: nobody else reads them, so the kernel itself keeps them, and a
 // launch can be repeated (a captured graph) without its host counting along.
 typedef struct cocoll_grid_counters {
   uint32_t epoch;   // meetings so far; what this rank's flags on its peers say
-  uint32_t staged;  // staged operations so far; its parity says which half of the staging is next
+  uint32_t staged;  // staged operations so far, of any grid; its parity: which half is next
 } cocoll_grid_counters;
 
-// What a wait that took too long leaves for the host, in memory that both see. The first one wins.
+enum {
+  COCOLL_GRID_LATE = 1,      // a peer did not come in time
+  COCOLL_GRID_MISMATCH = 2,  // a peer came to another operation
+  COCOLL_GRID_POISONED = 3,  // a peer had given up
+};
+
+// What a meeting that failed leaves for the host, in memory that both see. The first one wins.
 typedef struct cocoll_grid_failure {
   uint32_t state;  // 0, then 1 while it is being written, then 2
+  int32_t reason;  // COCOLL_GRID_LATE, ...
   int32_t block;
-  int32_t peer;    // who did not come; -1: a peer had given up before
-  uint32_t epoch;  // what its flag should have said
-  uint32_t seen;   // what it said
+  int32_t peer;     // who, or -1
+  uint64_t wanted;  // what its flag should have said
+  uint64_t seen;    // what it said
 } cocoll_grid_failure;
 
 typedef struct cocoll_grid_array {
@@ -56,6 +64,8 @@ typedef struct cocoll_grid_call {
   int32_t rank;
   int32_t world_size;
   uint32_t flags;              // COCOLL_GRID_*
+  uint32_t signature;          // of all that ranks must agree on
+  int32_t block_limit;         // how many blocks the largest grid has
   int32_t destination_count;   // of each result
   int64_t begin, end;          // the logical elements that this rank reduces
   int64_t staging_bytes;       // of one half of a rank's staging

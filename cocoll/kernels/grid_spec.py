@@ -17,6 +17,7 @@ __all__ = ["check_grid_limits", "grid_kernel_name", "render_grid_kernels"]
 
 _PREAMBLE = '#include "cocoll/kernels/grid.h"\n'
 _PACK_BYTES = 16
+_COMPUTED_BYTES = 4
 # COCOLL_GRID_MAX_RESULTS, _OPERANDS and _DERIVED of grid_abi.h: a test compares them.
 _MAX_RESULTS, _MAX_OPERANDS, _MAX_DERIVED = 4, 8, 24
 
@@ -96,9 +97,11 @@ def render_grid_kernels(specs: Sequence[KernelSpec]) -> str:
 
 
 def _pack_elements(spec: KernelSpec) -> int:
-    # The widest array moves in whole words; narrower ones in parts of a word, still coalesced.
+    # The widest array moves in whole words; narrower ones in parts of a word, still coalesced. An
+    # epilogue computes in float32 at least: more than four at a time would not stay in registers.
     itemsizes = [spec.source_dtype.itemsize_bytes]
     if spec.traced is not None:
+        itemsizes.append(_COMPUTED_BYTES)
         itemsizes += [operand.dtype.itemsize_bytes for operand in spec.traced.operands]
         itemsizes += [result.dtype.itemsize_bytes for result in spec.traced.results]
     return _PACK_BYTES // max(itemsizes)
@@ -114,7 +117,7 @@ def _render_pass(spec: KernelSpec) -> str:
     finish, members = _plain_lines(spec), []
     functor = ""
     if traced is not None:
-        functor = render_functor(traced, f"GridEpilogue_{name}")
+        functor = render_functor(traced, f"GridEpilogue_{name}", tiles=False)
         members = [f"  GridEpilogue_{name} epilogue;"]
         finish = _epilogue_lines(spec)
     constructor = "call) : epilogue(call.derived) {}" if members else ") {}"

@@ -3,8 +3,7 @@
 #ifndef COCOLL_KERNELS_LAYOUT_H_
 #define COCOLL_KERNELS_LAYOUT_H_
 
-#include "dtypes.h"
-#include "port.h"
+#include "tiles.h"
 
 namespace cocoll {
 
@@ -80,34 +79,34 @@ COCOLL_NOINLINE void gather(const cocoll_array& array, int64_t offset, int count
     const char* run = data + runs.offset_bytes();
     const int length = runs.length();
     const int64_t stride_bytes = runs.stride_bytes();
-#if !COCOLL_DEVICE
     if (stride_bytes == static_cast<int64_t>(sizeof(T))) {
       copy_bytes(tile, run, length * static_cast<int64_t>(sizeof(T)));
       tile += length;
       continue;
     }
-#endif
     if (stride_bytes == 0) {
       T value;
       copy_bytes(&value, run, sizeof(T));
       COCOLL_LOOP(i, length) { put(&tile[i], value); }
     } else {
-      COCOLL_SCALAR_LOOP(i, length) { copy_bytes(&tile[i], run + i * stride_bytes, sizeof(T)); }
+      for (int i = 0; i < length; ++i) {
+        copy_bytes(&tile[i], run + i * stride_bytes, sizeof(T));
+      }
     }
     tile += length;
   }
-  COCOLL_BARRIER();
 }
 
 template <class T>
 COCOLL_NOINLINE void scatter(const cocoll_array& array, int64_t offset, int count, const T* tile) {
-  COCOLL_BARRIER();
   char* data = static_cast<char*>(array.data);
   for (Runs runs(*array.layout, array.index + offset, count); !runs.done(); runs.next()) {
     char* run = data + runs.offset_bytes();
     const int length = runs.length();
     const int64_t stride_bytes = runs.stride_bytes();
-    COCOLL_SCALAR_LOOP(i, length) { copy_bytes(run + i * stride_bytes, &tile[i], sizeof(T)); }
+    for (int i = 0; i < length; ++i) {
+      copy_bytes(run + i * stride_bytes, &tile[i], sizeof(T));
+    }
     tile += length;
   }
 }

@@ -48,33 +48,6 @@ COCOLL_INLINE PhiloxKey philox_key(uint64_t seed, uint32_t tensor) {
   return PhiloxKey{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32) + (tensor << 21)};
 }
 
-// Words that a tile of `count` elements needs at any alignment of its first index.
-#define COCOLL_PHILOX_CAPACITY(count) ((count) + 8)
-
-// Fills `words` and gives the place of the first element's word; `words` has
-// COCOLL_PHILOX_CAPACITY(count) elements. The uniform number of a word is (word >> 8) * 2^-24.
-COCOLL_NOINLINE inline const uint32_t* philox_tile(uint32_t* words, int64_t first, int count,
-                                                   PhiloxKey key, uint64_t step) {
-  const uint64_t group = static_cast<uint64_t>(first) >> 2;
-  const int lead = static_cast<int>(first & 3);
-  const int groups = (lead + count + 3) >> 2;
-  const uint32_t step_low = static_cast<uint32_t>(step);
-  const uint32_t step_high = static_cast<uint32_t>(step >> 32);
-  const uint32_t group_low = static_cast<uint32_t>(group);
-  const uint32_t group_high = static_cast<uint32_t>(group >> 32);
-  COCOLL_LOOP(i, groups) {
-    const uint32_t low = group_low + static_cast<uint32_t>(i);
-    const uint32_t high = group_high + (low < group_low ? 1u : 0u);
-    const PhiloxWords drawn = philox4x32(PhiloxWords{low, high, step_low, step_high}, key);
-    words[4 * i] = drawn.x;
-    words[4 * i + 1] = drawn.y;
-    words[4 * i + 2] = drawn.z;
-    words[4 * i + 3] = drawn.w;
-  }
-  COCOLL_BARRIER();
-  return words + lead;
-}
-
 }  // namespace cocoll
 
 #endif  // COCOLL_KERNELS_PHILOX_H_

@@ -58,7 +58,6 @@ COCOLL_INLINE void reduce_plain(const cocoll_reduce_args* args) {
   typedef typename R::Source T;
   typedef typename R::Value Value;
   const Tiles tiles(args, sizeof(T));
-#if !COCOLL_DEVICE
   if (is_pair<R>(args)) {
     constexpr int64_t kStepElements = int64_t{1} << 24;
     for (int64_t offset = 0; offset < args->count; offset += kStepElements) {
@@ -66,10 +65,9 @@ COCOLL_INLINE void reduce_plain(const cocoll_reduce_args* args) {
     }
     return;
   }
-#endif
   COCOLL_SCRATCH(typename R::State, state_scratch, kTileElements);
   COCOLL_SCRATCH(Value, value_scratch, kTileElements);
-  COCOLL_TILES(ordinal, tiles.size()) {
+  for (int64_t ordinal = 0; ordinal < tiles.size(); ++ordinal) {
     const Tile tile = tiles.tile(ordinal);
     const bool keeps = (args->flags & COCOLL_REDUCE_ZERO_SOURCES) == 0;
     const typename R::State* state =
@@ -83,7 +81,6 @@ COCOLL_INLINE void reduce_plain(const cocoll_reduce_args* args) {
     }
     close_sources<T>(args, tile);
     close_result<T, Value>(args, 0, tile, values);
-    COCOLL_BARRIER();
   }
   finish_stores(args);
 }

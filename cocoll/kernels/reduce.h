@@ -16,17 +16,13 @@
 #ifndef COCOLL_KERNELS_REDUCE_H_
 #define COCOLL_KERNELS_REDUCE_H_
 
-#include "dtypes.h"
 #include "layout.h"
 #include "math.h"
-#include "philox.h"
-#include "port.h"
 #include "reductions.h"
 #include "store.h"
+#include "tiles.h"
 
 namespace cocoll {
-
-constexpr int kTileElements = 512;
 
 struct Tile {
   int64_t offset;  // from the first element of the range
@@ -95,7 +91,7 @@ COCOLL_NOINLINE void add_two(const typename R::Source* a, const typename R::Sour
 }
 
 // Whether sources are converted by hardware a tile at a time rather than inside the adding loop.
-#if !COCOLL_DEVICE && defined(__F16C__)
+#if defined(__F16C__)
 template <class T>
 constexpr bool kConvertsFirst = IsSame<T, float16>::value;
 #else
@@ -154,13 +150,11 @@ COCOLL_NOINLINE const typename R::State* accumulate(const cocoll_array* sources,
     take_two<R>(a, source_tile(sources[1], tile, gathered_b), state, tile.count);
     next = 2;
     for (; R::chains && next + 2 <= source_count; next += 2) {
-      COCOLL_BARRIER();
       a = source_tile(sources[next], tile, gathered_a);
       add_two<R>(a, source_tile(sources[next + 1], tile, gathered_b), state, tile.count);
     }
   }
   for (; next < source_count; ++next) {
-    COCOLL_BARRIER();
     add_source<R>(source_tile(sources[next], tile, gathered_a), state, tile.count);
   }
   return state;
@@ -195,7 +189,6 @@ COCOLL_INLINE Reduced<R> open_sources(const cocoll_reduce_args* args, const Tile
     if (others == 0) {
       const typename R::State* only = accumulate<R>(args->sources, 1, tile, scratch, true);
       COCOLL_LOOP(i, tile.count) { last[i] = R::neutral(only[i]); }
-      COCOLL_BARRIER();
       return {only, last};
     }
     return {accumulate<R>(args->sources, others, tile, scratch, true),
@@ -233,7 +226,6 @@ template <class T, class C>
 COCOLL_NOINLINE void convert_input(const cocoll_array& array, const Tile& tile, C* scratch) {
   COCOLL_SCRATCH(T, gathered, kTileElements);
   widen_tile(source_tile(array, tile, gathered), scratch, tile.count);
-  COCOLL_BARRIER();
 }
 
 template <class T, class C>

@@ -112,7 +112,7 @@ def render_library(specs: Sequence[KernelSpec]) -> str:
 
 
 def render_kernels(specs: Sequence[KernelSpec]) -> str:
-    """Give the C++ source of kernels without a table; read alike by g++, nvcc and NVRTC."""
+    """Give the C++ source of host kernels without a table."""
     return "\n".join([_PREAMBLE, *(_render_kernel(spec) for spec in specs)])
 
 
@@ -131,9 +131,9 @@ def render_table(specs: Sequence[KernelSpec], *, declare: bool) -> str:
     str
         C++ text.
     """
-    lines = ["#if !COCOLL_DEVICE"]
+    lines = []
     if declare:
-        lines.insert(0, '#include "cocoll/kernels/port.h"\n')
+        lines.append('#include "cocoll/kernels/tiles.h"\n')
         for spec in specs:
             lines.append(f"COCOLL_KERNEL({_symbol(spec)});")
             if spec.prepares:
@@ -146,7 +146,6 @@ def render_table(specs: Sequence[KernelSpec], *, declare: bool) -> str:
     lines += [
         "};",
         f"COCOLL_EXPORT_TABLE(kEntries, {len(specs)})",
-        "#endif",
         "",
     ]
     return "\n".join(lines)
@@ -160,22 +159,18 @@ def _render_kernel(spec: KernelSpec) -> str:
     reduction = reduction_type(spec)
     symbol = _symbol(spec)
     if spec.traced is None:
-        return (
-            f"COCOLL_KERNEL({symbol}) {{\n"
-            f"  cocoll::reduce_plain<{reduction}>(COCOLL_KERNEL_ARGS);\n"
-            "}\n"
-        )
+        return f"COCOLL_KERNEL({symbol}) {{\n  cocoll::reduce_plain<{reduction}>(args);\n}}\n"
     traced = spec.traced
     parts = [
         f"// {spec.op} of {spec.source_dtype.label}, then {_describe(traced)}.",
         "namespace cocoll_epilogues {",
-        render_functor(traced, f"Epilogue_{spec.name()}"),
+        render_functor(traced, f"Epilogue_{spec.name()}", tiles=True),
         "}  // namespace cocoll_epilogues",
         "",
         _render_body(spec, traced, reduction),
     ]
     if spec.prepares:
-        parts += ["#if !COCOLL_DEVICE", render_prepare(traced, f"{symbol}_prepare"), "#endif"]
+        parts.append(render_prepare(traced, f"{symbol}_prepare"))
     return "\n".join([*parts, ""])
 
 
@@ -256,13 +251,12 @@ def _render_body(spec: KernelSpec, traced: Traced, reduction: str) -> str:
     return "\n".join(
         [
             f"COCOLL_KERNEL({_symbol(spec)}) {{",
-            "  const cocoll_reduce_args* args = COCOLL_KERNEL_ARGS;",
             f"  typedef {reduction} Reduction;",
             "  const int world_size = args->world_size;",
             f"  const cocoll_epilogues::Epilogue_{spec.name()} epilogue(args->scalars);",
             f"  const cocoll::Tiles tiles(args, sizeof({storage_type(first)}));",
             *(f"  {line}" for line in scratch),
-            "  COCOLL_TILES(ordinal, tiles.size()) {",
+            "  for (int64_t ordinal = 0; ordinal < tiles.size(); ++ordinal) {",
             "    const cocoll::Tile tile = tiles.tile(ordinal);",
             *(f"    {line}" for line in opened),
             "    const auto element = COCOLL_ELEMENT(i) {",
@@ -273,7 +267,6 @@ def _render_body(spec: KernelSpec, traced: Traced, reduction: str) -> str:
             f"    cocoll::for_each_element({', '.join(['tile.count', 'element', *read])});",
             f"    cocoll::close_sources<{source}>(args, tile);",
             *(f"    {line}" for line in closed),
-            "    COCOLL_BARRIER();",
             "  }",
             "  cocoll::finish_stores(args);",
             "}",

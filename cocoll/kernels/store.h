@@ -3,12 +3,11 @@
 #ifndef COCOLL_KERNELS_STORE_H_
 #define COCOLL_KERNELS_STORE_H_
 
-#include "dtypes.h"
 #include "layout.h"
-#include "port.h"
+#include "tiles.h"
 
 // ThreadSanitizer does not see the stores of intrinsics; plain ones have the same meaning.
-#if !COCOLL_DEVICE && defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
+#if defined(__SSE2__) && !defined(__SANITIZE_THREAD__)
 #define COCOLL_STREAMS 1
 #include <immintrin.h>
 #else
@@ -68,10 +67,6 @@ COCOLL_NOINLINE void store_tile(const cocoll_array* destinations, int begin, int
     } else if (to == tile) {
       continue;
     } else {
-#if COCOLL_DEVICE
-      static_cast<void>(flags);
-      COCOLL_LOOP(i, count) { to[i] = tile[i]; }
-#else
       const int64_t count_bytes = count * static_cast<int64_t>(sizeof(T));
 #if COCOLL_STREAMS
       if ((flags & COCOLL_REDUCE_STREAMING) != 0) {
@@ -81,7 +76,6 @@ COCOLL_NOINLINE void store_tile(const cocoll_array* destinations, int begin, int
 #endif
       static_cast<void>(flags);
       copy_bytes(to, tile, count_bytes);
-#endif
     }
   }
 }

@@ -23,7 +23,7 @@
 #include "cocoll/kernels/plain.h"
 
 // Serves where no library of kernels is given.
-COCOLL_KERNEL(call_loop_sum) { cocoll::reduce_plain<cocoll::Sum<float>>(COCOLL_KERNEL_ARGS); }
+COCOLL_KERNEL(call_loop_sum) { cocoll::reduce_plain<cocoll::Sum<float>>(args); }
 
 namespace {
 

@@ -1,8 +1,7 @@
 // Exports what the kernel headers compute, one loop a function, for tests of every ISA level.
 
-#include "cocoll/kernels/dtypes.h"
 #include "cocoll/kernels/math.h"
-#include "cocoll/kernels/philox.h"
+#include "cocoll/kernels/tiles.h"
 
 #define PROBE extern "C" __attribute__((visibility("default"))) void
 

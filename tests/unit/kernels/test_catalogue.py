@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import math
 import re
-import shutil
 import subprocess
-import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,7 +20,7 @@ from cocoll.kernels import catalogue
 from cocoll.kernels.build import KernelLoader
 from cocoll.kernels.compiler import find_compiler
 from cocoll.kernels.isa import cpu_levels
-from cocoll.kernels.spec import KernelSpec, render_kernels, render_library
+from cocoll.kernels.spec import KernelSpec, render_kernels
 from tests.helpers import philox
 from tests.helpers.kernel_runner import (
     NUMPY_DTYPES,
@@ -306,18 +302,6 @@ def test_chunks_and_aliases_change_nothing(
 # ---- loops -------------------------------------------------------------------------------------
 
 
-def host_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Give the numbered lines of a header without those that only device compilers read."""
-    skipped = False
-    for number, line in enumerate(text.splitlines(), 1):
-        if line == "#if COCOLL_DEVICE":
-            skipped = True
-        elif line.startswith(("#else", "#endif")):
-            skipped = False
-        if not skipped:
-            yield number, line
-
-
 @pytest.mark.parametrize(
     "specs",
     [
@@ -376,9 +360,9 @@ def test_every_loop_is_vectorised(tmp_path: Path, specs: list[KernelSpec]) -> No
                 found.add((Path(match[1]).name, int(match[2])))
     # Loops of the headers are instantiated many times; each must have been vectorised.
     loops = 0
-    for header in ("port.h", "reduce.h", "plain.h", "dtypes.h", "philox.h", "layout.h"):
-        text = (ROOT / "cocoll" / "kernels" / header).read_text()
-        for number, line in host_lines(text):
+    for header in ("tiles.h", "reduce.h", "plain.h", "layout.h"):
+        lines = (ROOT / "cocoll" / "kernels" / header).read_text().splitlines()
+        for number, line in enumerate(lines, 1):
             if "COCOLL_LOOP(" in line and "#define" not in line:
                 where = f"{header}:{number} {line.strip()}"
                 assert (header, number) in vectorised, where
@@ -387,77 +371,3 @@ def test_every_loop_is_vectorised(tmp_path: Path, specs: list[KernelSpec]) -> No
     assert loops >= 6
     for source, _ in reports:
         assert "for_each_element(" in source.read_text()
-
-
-# ---- devices -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def device_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One kernel of each kind, as a device compiler reads it."""
-    chosen = {
-        spec.traced.name if spec.traced else f"{spec.op}_{spec.source_dtype.label}": spec
-        for spec in SPECS
-        if spec.source_dtype in (DType.BFLOAT16, DType.INT64)
-    }
-    source = tmp_path_factory.mktemp("device") / "kernels.cu"
-    source.write_text(render_library(list(chosen.values())))
-    return source
-
-
-def test_nvcc_compiles_the_same_source(device_source: Path, tmp_path: Path) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("nvcc is not installed")
-    command = [nvcc, "-std=c++17", "-arch=sm_90", "--cubin", "-fmad=false", "-I", str(ROOT)]
-    ran = subprocess.run(
-        [*command, str(device_source), "-o", str(tmp_path / "kernels.cubin")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr
-
-
-def find_nvrtc() -> ctypes.CDLL | None:
-    """Give NVRTC from the system or from NVIDIA's wheel, if it is installed."""
-    found = ctypes.util.find_library("nvrtc")
-    if found:
-        return ctypes.CDLL(found)
-    for library in Path(sysconfig.get_path("purelib")).glob("nvidia/**/libnvrtc.so.1[0-9]"):
-        # The wheel's library opens its companion by name alone.
-        for companion in library.parent.glob("libnvrtc-builtins.so.*"):
-            ctypes.CDLL(str(companion), mode=ctypes.RTLD_GLOBAL)
-        return ctypes.CDLL(str(library))
-    return None
-
-
-def test_nvrtc_compiles_the_same_source(device_source: Path) -> None:
-    nvrtc = find_nvrtc()
-    if nvrtc is None:
-        pytest.skip("NVRTC is not installed")
-    headers = sorted((ROOT / "cocoll" / "kernels").glob("*.h"))
-    texts = (ctypes.c_char_p * len(headers))(*(path.read_bytes() for path in headers))
-    # NVRTC has no folders: a header included from another one goes by its bare name.
-    names = [
-        f"cocoll/kernels/{path.name}" if path.name == "plain.h" else path.name for path in headers
-    ]
-    name_table = (ctypes.c_char_p * len(headers))(*(name.encode() for name in names))
-    program = ctypes.c_void_p()
-    nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program),
-        device_source.read_bytes(),
-        b"kernels.cu",
-        len(headers),
-        texts,
-        name_table,
-    )
-    options = [b"--std=c++17", b"--gpu-architecture=sm_90", b"--fmad=false"]
-    table = (ctypes.c_char_p * len(options))(*options)
-    status = nvrtc.nvrtcCompileProgram(program, len(options), table)
-    size = ctypes.c_size_t()
-    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
-    log = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetProgramLog(program, log)
-    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    assert status == 0, log.value.decode()
