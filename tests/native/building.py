@@ -27,12 +27,14 @@ __all__ = [
     "ROOT",
     "Build",
     "BuildError",
+    "build_grid_kernels",
     "build_library",
     "build_plain",
     "build_program",
     "catalogue_kernel",
     "compile_object",
     "core_options",
+    "export_grids",
     "export_plans",
     "inline_plans",
     "kernel_options",
@@ -76,7 +78,7 @@ class Build:
         )
 
 
-#: The exit statuses of the sanitizers, which differ from those of the programs (world.h).
+#: The exit statuses of the sanitizers, which differ from those of the programs (checks.h).
 RACE_STATUS = 66
 MEMORY_STATUS = 67
 
@@ -194,7 +196,7 @@ def build_program(
     return target
 
 
-def build_plain(source: Path, options: Sequence[str]) -> Path:
+def build_plain(source: Path, options: Sequence[str], *, root: Path = ROOT) -> Path:
     """Compile and link a program of one source, without generated kernels.
 
     Parameters
@@ -203,22 +205,25 @@ def build_plain(source: Path, options: Sequence[str]) -> Path:
         C++.
     options : sequence of str
         For the compiler.
+    root : Path
+        The folder that holds ``cocoll/``.
 
     Returns
     -------
     Path
         The program.
     """
-    compiled = compile_object(source, options)
+    compiled = compile_object(source, options, root=root)
     target = BUILD / f"{source.stem}-{_digest([compiled], options)}"
     with _made_once(target) as temporary:
         if temporary is not None:
-            _run([*compiler(), "-pthread", str(compiled), "-ldl", "-o", str(temporary)])
+            command = [*compiler(), *options, "-pthread", str(compiled), "-ldl"]
+            _run([*command, "-o", str(temporary)])
     return target
 
 
 def build_library(source: Path, options: Sequence[str], *, root: Path = ROOT) -> Path:
-    """Compile and link a shared library of one source, to be read, not run.
+    """Compile and link a shared library of one source.
 
     Parameters
     ----------
@@ -240,6 +245,35 @@ def build_library(source: Path, options: Sequence[str], *, root: Path = ROOT) ->
         if temporary is not None:
             _run([*compiler(), "-shared", str(compiled), "-o", str(temporary)])
     return target
+
+
+def build_grid_kernels(build: Build, directory: Path, *, root: Path = ROOT) -> Path:
+    """Write the grid kernels of a tree, and compile them as a library for the emulated device.
+
+    Parameters
+    ----------
+    build : Build
+        How.
+    directory : Path
+        Where the source goes.
+    root : Path
+        The folder that holds ``cocoll/``.
+
+    Returns
+    -------
+    Path
+        The library.
+    """
+    source = export_grids(directory, root=root)
+    return build_library(source, (*build.options, *_WARNINGS, "-fPIC"), root=root)
+
+
+def export_grids(directory: Path, *, root: Path = ROOT) -> Path:
+    """Write the source of the grid kernels that the programs launch; gives the file."""
+    source = directory / "grid_kernels.cc"
+    exporter = NATIVE / "export_grids.py"
+    _run([sys.executable, str(exporter), "--root", str(root), "--file", str(source)])
+    return source
 
 
 def kernel_options(isa: str) -> tuple[str, ...]:

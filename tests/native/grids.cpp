@@ -2,20 +2,24 @@
 // thread or several. All that ranks share goes through the kernels' own flags, so that
 // ThreadSanitizer sees what these do not order.
 //
-//   grids WORLD_SIZE OPERATIONS SEED THREADS [silent]
+//   grids WORLD_SIZE OPERATIONS SEED THREADS [silent | mismatched]
 //
-// With `silent`, the last rank launches nothing after half of the operations: the others must give
-// up, name it, and leave.
+// After half of the operations the last rank launches nothing more (`silent`), or another operation
+// than its peers (`mismatched`): the others must give up, name it, and leave.
 
 #include <sched.h>
 #include <time.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
+#include <string>
+#include <thread>
+#include <vector>
 
+#include "checks.h"
 #include "cocoll/kernels/grid.h"
 #include "cocoll/kernels/plain.h"
-#include "world.h"
 
 // Of grid_kernels.cc.
 extern "C" {
@@ -138,6 +142,7 @@ struct World {
     call.world_size = world_size;
     call.destination_count = operation.one_shot ? 1 : world_size;
     call.limit_nanoseconds = limit_nanoseconds;
+    call.block_limit = kBlocks;
     call.poisoned = &own.poisoned;
     call.counters = own.counters.data();
     call.failure = &own.failure;
@@ -204,18 +209,26 @@ struct World {
     if (operation.fused) std::copy_n(param->data(), operation.count, result->data());
   }
 
-  void run(int rank, bool silent) {
+  bool is_odd_one(int rank, size_t which) const {
+    return which == list.size() / 2 && rank == world_size - 1;
+  }
+
+  void run(int rank) {
     Rank& own = ranks[static_cast<size_t>(rank)];
     // The parameters and the momentum that all ranks should have, as this rank follows them.
     std::vector<float> param(kMostElements), momentum(kMostElements), wanted;
     for (size_t which = 0; which < list.size(); ++which) {
       const Operation& operation = list[which];
-      if (silent && which == list.size() / 2 && rank == world_size - 1) return;
+      const bool odd = is_odd_one(rank, which);
+      if (odd && trouble == COCOLL_GRID_LATE) return;
       const int shift = operation.shift[rank];
       for (int64_t i = 0; i < operation.count; ++i) {
         own.source[static_cast<size_t>(i + shift)] = value_of(which, rank, i);
       }
-      const cocoll_grid_call launched = call(rank, operation);
+      cocoll_grid_call launched = call(rank, operation);
+      launched.signature = static_cast<uint32_t>(operation.count) << 3 | operation.fused << 2 |
+                           operation.one_shot << 1 | operation.zero;
+      if (odd && trouble == COCOLL_GRID_MISMATCH) launched.signature ^= 1u << 31;
       float* result = static_cast<float*>(launched.destinations[0][operation.one_shot ? 0 : rank]);
       if (operation.fused) {
         // As if the parameters had always lain here: shards of other lengths belong to each count.
@@ -223,14 +236,27 @@ struct World {
         std::copy(momentum.begin() + launched.begin, momentum.begin() + launched.end,
                   own.momentum.begin());
       }
+      // A guard behind the last element; there is room for a shift and a pack.
+      constexpr float kGuard = -12345.0f;
+      result[operation.count] = kGuard;
       launch(operation.fused ? grid_fused : grid_plain, launched, operation.blocks, threads);
       if (__atomic_load_n(&own.failure.state, __ATOMIC_ACQUIRE) != 0) {
-        EXPECT(silent, "rank %d gave up operation %zu, waiting for %d", rank, which,
-               own.failure.peer);
-        EXPECT(own.failure.peer == world_size - 1 || own.failure.peer == -1, "peer %d",
-               own.failure.peer);
+        EXPECT(trouble != 0 && which == list.size() / 2, "rank %d gave up operation %zu: %d", rank,
+               which, own.failure.reason);
+        EXPECT(own.failure.reason == trouble || own.failure.reason == COCOLL_GRID_POISONED,
+               "rank %d: reason %d", rank, own.failure.reason);
+        const int culprit = own.failure.peer;
+        EXPECT(culprit == world_size - 1 || culprit == -1 || rank == world_size - 1, "peer %d",
+               culprit);
+        for (int64_t i = 0; i < operation.count; ++i) {
+          const float kept = own.source[static_cast<size_t>(i + shift)];
+          EXPECT(kept == value_of(which, rank, i), "rank %d: source %lld has moved", rank,
+                 static_cast<long long>(i));
+        }
         return;
       }
+      EXPECT(result[operation.count] == kGuard, "rank %d, operation %zu: behind the end", rank,
+             which);
       expect(which, operation, &param, &momentum, &wanted);
       for (int64_t i = 0; i < operation.count; ++i) {
         const float got = result[i];
@@ -254,13 +280,14 @@ struct World {
         }
       }
     }
-    EXPECT(!silent, "rank %d saw no failure", rank);
+    EXPECT(trouble == 0, "rank %d saw no failure", rank);
   }
 
   static constexpr double kScalars[] = {0.125, 0.5, 0.25};  // lr, momentum, weight_decay
   const int world_size;
   const int threads;
   uint64_t limit_nanoseconds = uint64_t{300} * 1000000000u;
+  int trouble = 0;
   std::vector<Rank> ranks;
   std::vector<Operation> list;
 };
@@ -268,15 +295,20 @@ struct World {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 5) leave("usage: grids WORLD_SIZE OPERATIONS SEED THREADS [silent]", 64);
+  if (argc < 5) leave("usage: grids WORLD_SIZE OPERATIONS SEED THREADS [silent | mismatched]", 64);
   cocoll::native_tests::start_watchdog(cocoll::native_tests::kWatchdogSeconds);
   const int world_size = atoi(argv[1]);
   World world(world_size, atoi(argv[2]), static_cast<unsigned>(atoi(argv[3])), atoi(argv[4]));
-  const bool silent = argc > 5;
-  if (silent) world.limit_nanoseconds = 200 * 1000000u;
+  const std::string trouble = argc > 5 ? argv[5] : "";
+  if (trouble == "silent") {
+    world.trouble = COCOLL_GRID_LATE;
+    world.limit_nanoseconds = 200 * 1000000u;
+  } else if (trouble == "mismatched") {
+    world.trouble = COCOLL_GRID_MISMATCH;
+  }
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world_size; ++rank) {
-    ranks.emplace_back([&world, rank, silent] { world.run(rank, silent); });
+    ranks.emplace_back([&world, rank] { world.run(rank); });
   }
   for (std::thread& rank : ranks) rank.join();
   return cocoll::native_tests::failure_count() == 0 ? 0 : cocoll::native_tests::kWrongResult;

@@ -50,7 +50,7 @@ def copy_sources(root: Path) -> None:
         return [
             name
             for name in names
-            if not (Path(folder) / name).is_dir() and not name.endswith((".h", ".py"))
+            if not (Path(folder) / name).is_dir() and not name.endswith((".h", ".py", ".cpp"))
         ]
 
     shutil.copytree(ROOT / "cocoll", root / "cocoll", ignore=unwanted)

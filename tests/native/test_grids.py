@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,21 +12,21 @@ from tests.native import building
 from tests.native.building import BUILDS, MEMORY_STATUS, NATIVE, RACE_STATUS, ROOT, Build
 from tests.native.planting import Plant
 
-# As in world.h.
+# As in checks.h.
 WRONG_RESULT = 3
 
 FLAGS, GRID, PACK = (f"cocoll/kernels/{name}.h" for name in ("flags", "grid", "pack"))
 
 
 def build_grids(build: Build, directory: Path, root: Path = ROOT) -> Path:
-    kernels = directory / "grid_kernels.cc"
-    exporter = NATIVE / "export_grids.py"
-    command = [sys.executable, str(exporter), "--root", str(root), "--file", str(kernels)]
-    subprocess.run(command, check=True, timeout=120)
+    kernels = building.export_grids(directory, root=root)
     return building.build_program(NATIVE / "grids.cpp", kernels, build, root=root)
 
 
-@pytest.fixture(scope="module", params=sorted(BUILDS))
+@pytest.fixture(
+    scope="module",
+    params=["plain", "thread", pytest.param("address", marks=pytest.mark.long)],
+)
 def grids(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple:
     build = BUILDS[request.param]
     return build, build_grids(build, tmp_path_factory.mktemp("grids"))
@@ -51,10 +50,11 @@ def test_blocks_of_several_threads(grids: tuple[Build, Path], seed: int) -> None
 
 
 @pytest.mark.parametrize(("world_size", "threads"), [(2, 1), (3, 3)])
-def test_a_rank_that_launches_nothing(
-    grids: tuple[Build, Path], world_size: int, threads: int
+@pytest.mark.parametrize("trouble", ["silent", "mismatched"])
+def test_a_rank_that_does_not_do_as_the_others(
+    grids: tuple[Build, Path], world_size: int, threads: int, trouble: str
 ) -> None:
-    done = run(grids, world_size, 20, 4, threads, "silent")
+    done = run(grids, world_size, 20, 4, threads, trouble)
     assert done.returncode == 0, done.stderr
 
 
@@ -113,10 +113,19 @@ HUNTS = (
         Plant(
             "one half of the staging",
             GRID,
-            "++call.counters[place.block].staged",
-            "call.counters[place.block].staged += 2u",
+            "++call.counters[block].staged",
+            "call.counters[block].staged += 2u",
         ),
         *("thread", (RACE_STATUS,)),
+    ),
+    Hunt(
+        Plant(
+            "halves counted by each block for itself",
+            GRID,
+            "block < call.block_limit; block += place.blocks",
+            "block == place.block; ++block",
+        ),
+        *("thread", (RACE_STATUS, WRONG_RESULT)),
     ),
     Hunt(
         Plant(
@@ -163,7 +172,20 @@ HUNTS = (
 )
 
 
-@pytest.mark.parametrize("hunt", HUNTS, ids=lambda hunt: hunt.plant.name.replace(" ", "_"))
+SHORT = ("relaxed flag", "no meeting at the end", "halves counted by each block for itself")
+
+
+@pytest.mark.parametrize(
+    "hunt",
+    [
+        pytest.param(
+            hunt,
+            id=hunt.plant.name.replace(" ", "_"),
+            marks=() if hunt.plant.name in SHORT else pytest.mark.long,
+        )
+        for hunt in HUNTS
+    ],
+)
 def test_is_caught(hunt: Hunt, tmp_path: Path) -> None:
     build = replace(BUILDS[hunt.build], options=QUICK[hunt.build])
     root = hunt.plant.plant(tmp_path / "planted")

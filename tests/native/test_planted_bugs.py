@@ -22,7 +22,7 @@ from tests.native.disassembly import (
 )
 from tests.native.planting import Plant
 
-# As in world.h.
+# As in checks.h.
 WRONG_RESULT = 3
 HUNG = 75
 

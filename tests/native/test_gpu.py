@@ -1,0 +1,201 @@
+"""The GPU executor on the emulated device, and planted bugs that must not get past it."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tests.native import building
+from tests.native.building import BUILDS, NATIVE, RACE_STATUS, ROOT, Build
+from tests.native.planting import Plant
+
+# As in checks.h.
+WRONG_RESULT = 3
+
+EXECUTOR, SEGMENT = "cocoll/cuda/executor.h", "cocoll/cuda/segment.h"
+
+
+@dataclass(frozen=True)
+class Device:
+    """An emulated device, kernels for it, and the program that uses both."""
+
+    build: Build
+    driver: Path
+    kernels: Path
+    program: Path
+
+    def run(self, *words: object, **environment: str) -> subprocess.CompletedProcess[str]:
+        build = replace(self.build, environment=(*self.build.environment, *environment.items()))
+        command = [self.program, self.driver, self.kernels, *map(str, words)]
+        return build.run(command, timeout_seconds=900)
+
+
+def make_device(
+    build: Build, directory: Path, root: Path = ROOT, kernel_root: Path = ROOT
+) -> Device:
+    options = (*build.options, "-Wall", "-Wextra", "-Werror")
+    driver = ROOT / "cocoll" / "testing" / "emulated_device.cpp"
+    return Device(
+        build,
+        building.build_library(driver, (*options, "-fPIC")),
+        building.build_grid_kernels(build, directory, root=kernel_root),
+        building.build_plain(NATIVE / "gpu.cpp", options, root=root),
+    )
+
+
+@pytest.fixture(
+    scope="module",
+    params=["plain", "thread", pytest.param("address", marks=pytest.mark.long)],
+)
+def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Device:
+    return make_device(BUILDS[request.param], tmp_path_factory.mktemp("gpu"))
+
+
+@pytest.mark.parametrize("ranks", ["threads", "processes"])
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_operations_on_several_streams(device: Device, world_size: int, ranks: str) -> None:
+    for seed in range(3):
+        done = device.run(world_size, seed, ranks, "eager", COCOLL_EMULATED_SEED=str(seed))
+        assert done.returncode == 0, f"seed {seed}: {done.stderr}"
+
+
+@pytest.mark.parametrize(("ranks", "world_size"), [("threads", 3), ("processes", 2)])
+def test_a_captured_graph_replayed(device: Device, ranks: str, world_size: int) -> None:
+    done = device.run(world_size, 1, ranks, "graph")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("ranks", "world_size"), [("threads", 3), ("processes", 2)])
+@pytest.mark.parametrize("trouble", ["silent", "mismatched"])
+def test_a_rank_that_does_not_do_as_the_others(
+    device: Device, ranks: str, world_size: int, trouble: str
+) -> None:
+    done = device.run(world_size, 1, ranks, trouble)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"COCOLL_EMULATED_DEVICES": "0"}, "no CUDA-capable device"),
+        ({"COCOLL_EMULATED_DRIVER_VERSION": "11040"}, "11040"),
+    ],
+    ids=["no_gpu", "old_driver"],
+)
+def test_what_cannot_be_used(device: Device, environment: dict[str, str], words: str) -> None:
+    done = device.run(1, 1, "threads", "eager", **environment)
+    assert done.returncode == 64
+    assert words in done.stderr
+
+
+def test_a_library_that_is_no_driver(device: Device) -> None:
+    command = [device.program, device.kernels, device.kernels, "1", "1", "threads", "eager"]
+    done = device.build.run(command)
+    assert done.returncode == 64
+    assert "cuInit" in done.stderr
+    command[1] = device.kernels.with_name("none.so")
+    done = device.build.run(command)
+    assert done.returncode == 64
+    assert "none.so" in done.stderr
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """A plant, what is run over it, and how that may end."""
+
+    plant: Plant
+    build: str
+    ranks: str
+    mode: str
+    statuses: tuple[int, ...]
+
+
+# Compiled quickly: what is looked for shows in any build.
+QUICK = {"plain": ("-O0",), "thread": ("-O0", "-g1", "-fsanitize=thread")}
+
+HUNTS = (
+    Hunt(
+        Plant(
+            "no event between streams",
+            EXECUTOR,
+            "capturing == kCaptureNone && launched_ && stream != last_stream_",
+            "capturing == kCaptureNone && launched_ && stream == nullptr",
+        ),
+        *("thread", "threads", "eager", (RACE_STATUS, WRONG_RESULT)),
+    ),
+    Hunt(
+        Plant(
+            "control memory that is not cleared",
+            SEGMENT,
+            "return driver->memset_async(base, 0, bytes, stream);",
+            "return stream != nullptr ? kSuccess : kNotReady;",
+        ),
+        *("plain", "threads", "eager", (WRONG_RESULT,)),
+    ),
+    Hunt(
+        Plant(
+            "a process that opens its own handle",
+            SEGMENT,
+            "ticket.process == host::process_token()",
+            "ticket.process == 0",
+        ),
+        *("plain", "threads", "eager", (WRONG_RESULT, 139, -11)),
+    ),
+    Hunt(
+        Plant(
+            "memory freed under a peer's mapping",
+            SEGMENT,
+            "driver_->ipc_close_mem_handle(base_)",
+            "static_cast<void>(base_)",
+        ),
+        *("plain", "processes", "eager", (WRONG_RESULT,)),
+    ),
+    Hunt(
+        Plant(
+            "events in a capture",
+            EXECUTOR,
+            "if (result != kSuccess || capturing != kCaptureNone) return result;",
+            "if (result != kSuccess) return result;",
+        ),
+        *("plain", "threads", "graph", (WRONG_RESULT,)),
+    ),
+    Hunt(
+        Plant(
+            "an epoch passed by the host",
+            "cocoll/kernels/flags.h",
+            "const uint32_t epoch = *counter + 1u;",
+            "const uint32_t epoch = call.signature * 2u + (*counter & 1u);",
+        ),
+        *("thread", "threads", "graph", (WRONG_RESULT, RACE_STATUS)),
+    ),
+)
+
+
+SHORT = ("no event between streams", "events in a capture")
+
+
+@pytest.mark.parametrize(
+    "hunt",
+    [
+        pytest.param(
+            hunt,
+            id=hunt.plant.name.replace(" ", "_"),
+            marks=() if hunt.plant.name in SHORT else pytest.mark.long,
+        )
+        for hunt in HUNTS
+    ],
+)
+def test_is_caught(hunt: Hunt, tmp_path: Path) -> None:
+    build = replace(BUILDS[hunt.build], options=QUICK[hunt.build])
+    root = hunt.plant.plant(tmp_path / "planted")
+    # What a plant does not touch is compiled once for all of them.
+    roots = (ROOT, root) if "/kernels/" in hunt.plant.path else (root, ROOT)
+    device = make_device(build, tmp_path, *roots)
+    for seed in range(10):
+        done = device.run(3, seed, hunt.ranks, hunt.mode, COCOLL_EMULATED_SEED=str(seed))
+        if done.returncode != 0:
+            break
+    assert done.returncode in hunt.statuses, f"status {done.returncode}\n{done.stderr[-3000:]}"
