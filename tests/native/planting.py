@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
 
 from tests.native.building import ROOT
 
-__all__ = ["Plant", "copy_sources"]
+if TYPE_CHECKING:
+    from _pytest.mark.structures import ParameterSet
+
+__all__ = ["HasPlant", "Plant", "copy_sources", "parameters"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,26 @@ class Plant:
         )
         path.write_text(text.replace(self.old, self.new))
         return root
+
+
+class HasPlant(Protocol):
+    """What is run over a plant, and how that may end."""
+
+    @property
+    def plant(self) -> Plant:
+        """What is wrong then."""
+
+
+def parameters(hunts: Sequence[HasPlant], short: Sequence[str]) -> list[ParameterSet]:
+    """Give hunts as parameters of a test: those named in `short`, and the others for long runs."""
+    return [
+        pytest.param(
+            hunt,
+            id=hunt.plant.name.replace(" ", "_"),
+            marks=() if hunt.plant.name in short else pytest.mark.long,
+        )
+        for hunt in hunts
+    ]
 
 
 def copy_sources(root: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.native import building
 from tests.native.building import BUILDS, MEMORY_STATUS, NATIVE, RACE_STATUS, ROOT, Build
-from tests.native.planting import Plant
+from tests.native.planting import Plant, parameters
 
 # As in checks.h.
 WRONG_RESULT = 3
@@ -175,17 +175,7 @@ HUNTS = (
 SHORT = ("relaxed flag", "no meeting at the end", "halves counted by each block for itself")
 
 
-@pytest.mark.parametrize(
-    "hunt",
-    [
-        pytest.param(
-            hunt,
-            id=hunt.plant.name.replace(" ", "_"),
-            marks=() if hunt.plant.name in SHORT else pytest.mark.long,
-        )
-        for hunt in HUNTS
-    ],
-)
+@pytest.mark.parametrize("hunt", parameters(HUNTS, SHORT))
 def test_is_caught(hunt: Hunt, tmp_path: Path) -> None:
     build = replace(BUILDS[hunt.build], options=QUICK[hunt.build])
     root = hunt.plant.plant(tmp_path / "planted")
