@@ -59,7 +59,7 @@ class Settings:
     """
 
     rounds: int = 15
-    budget_seconds: float = 4.5
+    budget_seconds: float = 4.0
     near_below_nanoseconds: float = NEAR_BELOW_NANOSECONDS
 
 
