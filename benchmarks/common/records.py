@@ -25,9 +25,7 @@ __all__ = [
     "too_fast",
 ]
 
-#: A limit that is beaten by more than this was not the limit: the run fails. Three calls in four
-#: must beat it so: on a virtual machine, medians of two loops that both run at the speed of the
-#: memory differ by more than this from one minute to the next.
+#: A limit that is beaten by more than this was not the limit: the run fails.
 MAX_FRACTION_OF_LIMIT = 1.05
 
 #: A state with fewer rounds is shown, but no bar holds there.
@@ -207,7 +205,5 @@ def too_fast(records: Sequence[Record]) -> list[Record]:
         for record in records
         if record.implementation == "cocoll"
         and record.rounds >= MIN_ROUNDS
-        and record.limit_seconds is not None
-        and record.q3_seconds is not None
-        and record.limit_seconds / record.q3_seconds > MAX_FRACTION_OF_LIMIT
+        and (record.fraction_of_limit or 0.0) > MAX_FRACTION_OF_LIMIT
     ]

@@ -54,8 +54,10 @@ def device(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return make_device(BUILDS[request.param], tmp_path_factory.mktemp("gpu"))
 
 
-# ThreadSanitizer sees one process only: for ranks as processes it has nothing to say.
-@pytest.fixture(scope="module", params=["plain", ADDRESS])
+# ThreadSanitizer sees one process only: for ranks as processes it says little.
+@pytest.fixture(
+    scope="module", params=["plain", ADDRESS, pytest.param("thread", marks=pytest.mark.long)]
+)
 def device_of_processes(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Device:

@@ -37,7 +37,7 @@ FAILURE_SCENARIOS = (
 )
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 # Of the calls of each world size one in so many is made: the sanitizers slow everything down.
-EVERY = {"plain": 1, "thread": 8, "address": 4}
+EVERY = {"plain": 1, "thread": 6, "address": 3}
 # Failures and streams need no many ranks to go wrong.
 FEW_RANKS = {"plain": (2, 5), "thread": (2, 3), "address": (2, 3)}
 
