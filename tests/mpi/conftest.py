@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +12,18 @@ import pytest
 
 from tests.helpers.selection import runs_each_time
 from tests.helpers.world import TUNINGS, MpiWorld
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each rank a temporary directory of its own.
+
+    By default pytest processes share one and clear away what old runs left there when they end:
+    ranks end together, each removes what another is removing, and the loser fails.
+    """
+    if config.option.basetemp is None:
+        config.option.basetemp = tempfile.mkdtemp(prefix="cocoll-mpi-tests-")
+        config.add_cleanup(lambda: shutil.rmtree(config.option.basetemp))
 
 
 @pytest.fixture(scope="session")
