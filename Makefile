@@ -70,9 +70,13 @@ demo: $(VENV)/.stamp-build $(VENV)/.stamp-demo
 test: test-unit test-ranks test-errors test-failures test-repo test-native \
   test-mpi-1 test-mpi-2 test-mpi-3 test-mpi-4 test-mpi-5 test-mpi-8
 
+# Two at a time; those of a file of native tests share what they compile. Tests of failures look for
+# what any process has left behind: they run alone.
+test-unit test-ranks test-errors test-repo: WORKERS := -n 2 --dist worksteal
+test-native: WORKERS := -n 2 --dist loadfile
 test-unit test-ranks test-errors test-failures test-repo test-native: test-%: \
   $(VENV)/.stamp-build $(VENV)/.stamp-test
-	$(PYTEST) tests/$*
+	$(PYTEST) $(WORKERS) tests/$*
 
 # A file descriptor captured by pytest would swallow what a rank says as it dies: capture=sys.
 test-mpi-%: $(VENV)/.stamp-build $(VENV)/.stamp-test

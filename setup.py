@@ -165,7 +165,8 @@ class BuildNative(build_ext):
 
     def plan_core(self, extension: Extension) -> list[Compilation]:
         """Translate the Cython source and plan its compilation."""
-        # Imported here: metadata commands work without Cython.
+        # Imported here: metadata commands work without Cython and NumPy.
+        import numpy
         from Cython.Build import cythonize
 
         modules = cythonize(
@@ -173,6 +174,7 @@ class BuildNative(build_ext):
             compiler_directives=CYTHON_DIRECTIVES,
         )
         include = ["-I", sysconfig.get_path("include"), "-I", str(PACKAGE)]
+        include += ["-isystem", numpy.get_include(), "-DNPY_NO_DEPRECATED_API=NPY_API_VERSION"]
         sources = [Path(source) for module in modules for source in module.sources]
         headers = headers_digest("host", "kernels")
         return compilations(sources, BUILD / "core", [*CORE_OPTIONS, *include], headers)

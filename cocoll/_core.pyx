@@ -21,6 +21,7 @@ from libc.string cimport memcpy, strerror
 from libcpp cimport bool as cbool
 from libcpp.memory cimport make_shared, shared_ptr
 
+import sys
 from contextvars import ContextVar
 
 from cocoll.errors import (
@@ -31,6 +32,24 @@ from cocoll.dtypes import DType
 
 cdef extern from "Python.h":
     int PyContextVar_Get(object var, PyObject* default_value, PyObject** value) except -1
+
+# NumPy's own layout of an array, which needs no import: NumPy is loaded by whoever makes the first
+# of its arrays.
+cdef extern from "numpy/ndarraytypes.h" nogil:
+    ctypedef struct PyArray_Descr:
+        char byteorder
+    ctypedef struct PyArrayObject:
+        pass
+    PyArray_Descr* PyArray_DESCR(PyArrayObject* array)
+    void* PyArray_DATA(PyArrayObject* array)
+    int PyArray_TYPE(PyArrayObject* array)
+    int PyArray_NDIM(PyArrayObject* array)
+    int PyArray_FLAGS(PyArrayObject* array)
+    Py_ssize_t* PyArray_DIMS(PyArrayObject* array)
+    Py_ssize_t* PyArray_STRIDES(PyArrayObject* array)
+    int NPY_ARRAY_WRITEABLE
+    char NPY_OPPBYTE
+    int NPY_HALF, NPY_FLOAT, NPY_DOUBLE, NPY_INT, NPY_LONG, NPY_LONGLONG, NPY_UBYTE
 
 #: The communicator that calls use when none is given.
 default_communicator = ContextVar("cocoll_default_communicator")
@@ -478,7 +497,7 @@ def bind_program(CommunicatorBase comm, Program program, x, out, *, int op, dtyp
     cdef Array* source
     cdef Array* result
     comm.check_usable()
-    call.keep = (x, out)
+    call.keep = x if out is None else (x, out)
     call.reserve(2)
     dtype_code = -1 if dtype is None else _hooks.parse_dtype(dtype)
     source = result = call.acquire(x, "x", dtype_code)

@@ -266,40 +266,45 @@ static inline void write_tile(char* data, uint64_t bytes, vector value, int stre
 
 enum { LINE_BYTES = 64, MAX_STREAMS = 16 };
 
-// Line by line through all streams at once, as a fused kernel goes. With constants for the numbers
-// of streams the inner loops are unrolled, so that the processor has nothing to do but move lines.
+// All that is read goes line by line side by side, as a fused kernel reads, and after each tile of
+// it what is only written, one stream after the other. With constants for the numbers of streams
+// the inner loops are unrolled, so that the processor has nothing to do but move lines.
 static inline __attribute__((always_inline)) void join_lines(char* const* data, int reads,
                                                              int updates, int writes,
-                                                             uint64_t lines, vector value,
-                                                             uint64_t ahead_bytes) {
-  for (uint64_t line = 0; line < lines; ++line) {
-    const uint64_t offset = line * LINE_BYTES;
-    for (int s = 0; s < reads; ++s) read_tile(data[s] + offset, LINE_BYTES, ahead_bytes);
-    for (int s = reads; s < reads + updates; ++s)
-      update_tile(data[s] + offset, LINE_BYTES, value, ahead_bytes);
+                                                             uint64_t tile_count,
+                                                             uint64_t tile_bytes, vector value,
+                                                             int streaming, uint64_t ahead_bytes) {
+  for (uint64_t tile = 0; tile < tile_count; ++tile) {
+    const uint64_t start = tile * tile_bytes;
+    for (uint64_t offset = start; offset < start + tile_bytes; offset += LINE_BYTES) {
+      for (int s = 0; s < reads; ++s) read_tile(data[s] + offset, LINE_BYTES, ahead_bytes);
+      for (int s = reads; s < reads + updates; ++s)
+        update_tile(data[s] + offset, LINE_BYTES, value, ahead_bytes);
+    }
     for (int s = reads + updates; s < reads + updates + writes; ++s)
-      write_tile(data[s] + offset, LINE_BYTES, value, 0);
+      write_tile(data[s] + start, tile_bytes, value, streaming);
   }
 }
 
 // Joins streams of equal elements; returns 0 where their numbers are none of those that suites
 // have.
 static int join_streams(const bench_stream* streams, int32_t stream_count, uint64_t tile_count,
-                        vector value, uint64_t ahead_bytes) {
+                        vector value, int streaming, uint64_t ahead_bytes) {
   char* data[MAX_STREAMS];
   int counts[3] = {0, 0, 0}, placed = 0;
   if (stream_count > MAX_STREAMS) return 0;
+  const uint64_t tile_bytes = streams[0].tile_bytes;
   for (int mode = READ; mode <= WRITE; ++mode)
     for (int32_t s = 0; s < stream_count; ++s) {
-      if (streams[s].tile_bytes != streams[0].tile_bytes) return 0;
+      if (streams[s].tile_bytes != tile_bytes) return 0;
       if (streams[s].mode != mode) continue;
       data[placed++] = (char*)streams[s].data;
       ++counts[mode];
     }
-  const uint64_t lines = tile_count * (streams[0].tile_bytes / LINE_BYTES);
 #define JOIN(reads, updates, writes)                                                             \
   if (counts[READ] == (reads) && counts[READ_WRITE] == (updates) && counts[WRITE] == (writes)) { \
-    join_lines(data, reads, updates, writes, lines, value, ahead_bytes);                         \
+    join_lines(data, reads, updates, writes, tile_count, tile_bytes, value, streaming,           \
+               ahead_bytes);                                                                     \
     return 1;                                                                                    \
   }
   JOIN(0, 2, 0)
@@ -315,9 +320,9 @@ double bench_limit(const bench_stream* streams, int32_t stream_count, uint64_t t
                    int streaming, int joined, uint64_t ahead_bytes) {
   const vector value = (vector){0} + 1.0f;
   int64_t start = now_nanoseconds();
-  if (joined && join_streams(streams, stream_count, tile_count, value, ahead_bytes))
-    return (double)(now_nanoseconds() - start) * 1e-9;
-  for (uint64_t tile = 0; tile < tile_count; ++tile) {
+  const int is_done =
+      joined && join_streams(streams, stream_count, tile_count, value, streaming, ahead_bytes);
+  for (uint64_t tile = 0; tile < tile_count && !is_done; ++tile) {
     for (int32_t s = 0; s < stream_count; ++s) {
       char* data = (char*)streams[s].data + tile * streams[s].tile_bytes;
       if (streams[s].mode == READ) {

@@ -46,6 +46,8 @@ FORMS = {
     "side_by_side_ahead": Form(32, _AHEAD_BYTES, joined=True),
     "streaming": Form(512, 0, streaming=True),
     "streaming_ahead": Form(512, _AHEAD_BYTES, streaming=True),
+    "joined_streaming": Form(512, _AHEAD_BYTES, streaming=True, joined=True),
+    "joined_streaming_long": Form(2048, _AHEAD_BYTES, streaming=True, joined=True),
 }
 
 

@@ -1,5 +1,55 @@
 # The caller's arrays: read once a call, checked, and given back.
 
+# numpy.ndarray, once an array of it has come.
+cdef object _ndarray = None
+
+
+cdef int _dtype_of_number(int number) noexcept:
+    # One of NumPy's own dtypes by its number, or -1.
+    if number == NPY_FLOAT:
+        return _FLOAT32
+    if number == NPY_DOUBLE:
+        return _FLOAT64
+    if number == NPY_HALF:
+        return _FLOAT16
+    if number == NPY_INT:
+        return _INT32
+    if number == NPY_LONGLONG or number == NPY_LONG and sizeof(long) == 8:
+        return _INT64
+    if number == NPY_LONG:
+        return _INT32
+    if number == NPY_UBYTE:
+        return _UINT8
+    return -1
+
+
+cdef int _itemsize_bytes(int dtype) noexcept:
+    if dtype == _FLOAT64 or dtype == _INT64:
+        return 8
+    if dtype == _FLOAT32 or dtype == _INT32:
+        return 4
+    return 1 if dtype == _UINT8 else 2
+
+
+cdef bint _read_ndarray(PyArrayObject* value, Array* array) noexcept:
+    # Reads NumPy's own array, which takes a quarter of the time that its buffer takes; gives
+    # whether it could. Nothing is acquired: the caller holds `value`.
+    cdef int dim
+    array.dtype = _dtype_of_number(PyArray_TYPE(value))
+    if (array.dtype < 0 or PyArray_DESCR(value).byteorder == NPY_OPPBYTE
+            or PyArray_NDIM(value) > COCOLL_MAX_DIMS):
+        return False
+    array.data = PyArray_DATA(value)
+    array.readonly = not PyArray_FLAGS(value) & NPY_ARRAY_WRITEABLE
+    array.itemsize_bytes = _itemsize_bytes(array.dtype)
+    array.layout.ndim = PyArray_NDIM(value)
+    array.layout.itemsize_bytes = array.itemsize_bytes
+    for dim in range(array.layout.ndim):
+        array.layout.shape[dim] = PyArray_DIMS(value)[dim]
+        array.layout.stride_bytes[dim] = PyArray_STRIDES(value)[dim]
+    return True
+
+
 cdef int _dtype_of_format(const char* text, Py_ssize_t itemsize) noexcept:
     # A struct-module format of one native element, or -1.
     if text == NULL:
@@ -49,7 +99,10 @@ cdef int _acquire(object value, str name, int dtype, Array* array) except -1:
     # stand for. The caller releases.
     cdef int dim
     cdef int64_t stride_bytes
+    global _ndarray
     array.acquired = False
+    if type(value) is _ndarray and _read_ndarray(<PyArrayObject*>value, array):
+        return _settle(array)
     if PyObject_CheckBuffer(value) and type(value) is not Block:
         try:
             PyObject_GetBuffer(value, &array.view, PyBUF_FULL_RO)
@@ -74,6 +127,8 @@ cdef int _acquire(object value, str name, int dtype, Array* array) except -1:
                 stride_bytes = array.view.strides[dim]
             array.layout.stride_bytes[dim] = stride_bytes
             stride_bytes *= array.view.shape[dim]
+        if _ndarray is None and "numpy" in sys.modules:
+            _ndarray = sys.modules["numpy"].ndarray
         return _settle(array)
     return _acquire_described(value, name, dtype, array)
 

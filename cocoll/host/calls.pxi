@@ -298,7 +298,7 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
     cdef int size_class
     cdef int64_t key
     cdef Program program
-    call.keep = (x, out)
+    call.keep = x if out is None else (x, out)
     call.reserve(2)
     if x is not None or kind != _BROADCAST or out is None:
         source = call.acquire(x, "x", dtype_code)

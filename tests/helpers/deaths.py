@@ -225,6 +225,8 @@ def interrupt(comm: cocoll.Communicator, operation: str, victim: int) -> Any:
         os.kill(os.getpid(), signal.SIGINT)
 
     if comm.rank == victim:
+        # What a shell runs in the background starts with the signal ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         threading.Thread(target=send).start()
     found = report(lambda: operations(operation))
     if comm.rank == victim:
