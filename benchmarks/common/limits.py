@@ -98,6 +98,7 @@ class LimitLoop:
                 tile_count,
                 int(form.streaming),
                 int(form.joined),
+                int(form.late),
                 form.ahead_bytes,
             )
         )

@@ -267,20 +267,27 @@ static inline void write_tile(char* data, uint64_t bytes, vector value, int stre
 enum { LINE_BYTES = 64, MAX_STREAMS = 16 };
 
 // All that is read goes line by line side by side, as a fused kernel reads, and after each tile of
-// it what is only written, one stream after the other. With constants for the numbers of streams
-// the inner loops are unrolled, so that the processor has nothing to do but move lines.
-static inline __attribute__((always_inline)) void join_lines(char* const* data, int reads,
-                                                             int updates, int writes,
-                                                             uint64_t tile_count,
-                                                             uint64_t tile_bytes, vector value,
-                                                             int streaming, uint64_t ahead_bytes) {
+// it what is written, one stream after the other; what is read and written is so too (`late`), or
+// line by line where it is read. With constants for the numbers of streams the inner loops are
+// unrolled, so that the processor has nothing to do but move lines.
+static inline __attribute__((always_inline)) void join_lines(
+    char* const* data, int reads, int updates, int writes, uint64_t tile_count, uint64_t tile_bytes,
+    vector value, int streaming, int late, uint64_t ahead_bytes) {
   for (uint64_t tile = 0; tile < tile_count; ++tile) {
     const uint64_t start = tile * tile_bytes;
     for (uint64_t offset = start; offset < start + tile_bytes; offset += LINE_BYTES) {
       for (int s = 0; s < reads; ++s) read_tile(data[s] + offset, LINE_BYTES, ahead_bytes);
-      for (int s = reads; s < reads + updates; ++s)
-        update_tile(data[s] + offset, LINE_BYTES, value, ahead_bytes);
+      for (int s = reads; s < reads + updates; ++s) {
+        if (late) {
+          read_tile(data[s] + offset, LINE_BYTES, ahead_bytes);
+        } else {
+          update_tile(data[s] + offset, LINE_BYTES, value, ahead_bytes);
+        }
+      }
     }
+    // Never past the caches over lines just read.
+    for (int s = reads; s < reads + updates && late; ++s)
+      write_tile(data[s] + start, tile_bytes, value, 0);
     for (int s = reads + updates; s < reads + updates + writes; ++s)
       write_tile(data[s] + start, tile_bytes, value, streaming);
   }
@@ -289,7 +296,7 @@ static inline __attribute__((always_inline)) void join_lines(char* const* data, 
 // Joins streams of equal elements; returns 0 where their numbers are none of those that suites
 // have.
 static int join_streams(const bench_stream* streams, int32_t stream_count, uint64_t tile_count,
-                        vector value, int streaming, uint64_t ahead_bytes) {
+                        vector value, int streaming, int late, uint64_t ahead_bytes) {
   char* data[MAX_STREAMS];
   int counts[3] = {0, 0, 0}, placed = 0;
   if (stream_count > MAX_STREAMS) return 0;
@@ -303,7 +310,7 @@ static int join_streams(const bench_stream* streams, int32_t stream_count, uint6
     }
 #define JOIN(reads, updates, writes)                                                             \
   if (counts[READ] == (reads) && counts[READ_WRITE] == (updates) && counts[WRITE] == (writes)) { \
-    join_lines(data, reads, updates, writes, tile_count, tile_bytes, value, streaming,           \
+    join_lines(data, reads, updates, writes, tile_count, tile_bytes, value, streaming, late,     \
                ahead_bytes);                                                                     \
     return 1;                                                                                    \
   }
@@ -317,11 +324,13 @@ static int join_streams(const bench_stream* streams, int32_t stream_count, uint6
 // Goes through all streams side by side, one tile of each at a time, and returns the seconds: what
 // the memory system takes for these reads and writes and nothing else.
 double bench_limit(const bench_stream* streams, int32_t stream_count, uint64_t tile_count,
-                   int streaming, int joined, uint64_t ahead_bytes) {
+                   int streaming, int joined, int late, uint64_t ahead_bytes) {
   const vector value = (vector){0} + 1.0f;
   int64_t start = now_nanoseconds();
-  const int is_done =
-      joined && join_streams(streams, stream_count, tile_count, value, streaming, ahead_bytes);
+  int is_done = 0;
+  if (joined) {
+    is_done = join_streams(streams, stream_count, tile_count, value, streaming, late, ahead_bytes);
+  }
   for (uint64_t tile = 0; tile < tile_count && !is_done; ++tile) {
     for (int32_t s = 0; s < stream_count; ++s) {
       char* data = (char*)streams[s].data + tile * streams[s].tile_bytes;

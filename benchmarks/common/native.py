@@ -82,7 +82,7 @@ def load() -> ctypes.CDLL:
         "bench_fill_random": (None, [pointer, u64, u64, u64]),
         "bench_fill_quantized": (None, [pointer, u64, u64, u64]),
         "bench_fill_quantized_bfloat16": (None, [pointer, u64, u64, u64]),
-        "bench_limit": (ctypes.c_double, [ctypes.POINTER(Stream), i32, u64, i32, i32, u64]),
+        "bench_limit": (ctypes.c_double, [ctypes.POINTER(Stream), i32, u64, i32, i32, i32, u64]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

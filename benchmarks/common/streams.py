@@ -24,15 +24,17 @@ READ, READ_WRITE, WRITE = 0, 1, 2
 class Form:
     """How a limit loop goes through its streams.
 
-    By tiles that fit the L1 cache, as executors go, or side by side line by line; asking for lines
-    ahead or leaving that to the hardware; with stores through the caches or past them for streams
-    that are only written.
+    By tiles that fit the L1 cache, or all streams side by side line by line; asking for lines ahead
+    or leaving that to the hardware; with stores through the caches or past them for streams that
+    are only written; storing to a line when it is read, or to the lines of a tile after all have
+    been read, as executors do.
     """
 
     tile_elements: int
     ahead_bytes: int
     streaming: bool = False
     joined: bool = False
+    late: bool = False
 
 
 # As far ahead as cocoll's kernels ask.
@@ -46,8 +48,9 @@ FORMS = {
     "side_by_side_ahead": Form(32, _AHEAD_BYTES, joined=True),
     "streaming": Form(512, 0, streaming=True),
     "streaming_ahead": Form(512, _AHEAD_BYTES, streaming=True),
-    "joined_streaming": Form(512, _AHEAD_BYTES, streaming=True, joined=True),
-    "joined_streaming_long": Form(2048, _AHEAD_BYTES, streaming=True, joined=True),
+    "late": Form(512, _AHEAD_BYTES, joined=True, late=True),
+    "late_streaming": Form(512, _AHEAD_BYTES, streaming=True, joined=True, late=True),
+    "late_streaming_long": Form(2048, _AHEAD_BYTES, streaming=True, joined=True, late=True),
 }
 
 
