@@ -21,7 +21,7 @@ NATIVE_SOURCES := setup.py pyproject.toml \
 HEADERS := $(shell find cocoll tests -name '*.h' -not -path '*/_generated/*') \
   $(shell find tests -name '*.cpp' -not -path '*/build/*')
 
-.PHONY: help build demo test test-unit test-ranks test-errors test-failures test-repo test-native \
+.PHONY: help build demo test test-unit test-ranks test-device test-errors test-failures test-repo test-native \
   test-long lint type format cuda bench-peers clean
 .DELETE_ON_ERROR:
 # One pip at a time in one environment, and tests that share the machine one after the other.
@@ -67,14 +67,14 @@ demo: $(VENV)/.stamp-build $(VENV)/.stamp-demo
 
 # ---- tests ----
 
-test: test-unit test-ranks test-errors test-failures test-repo test-native \
+test: test-unit test-ranks test-device test-errors test-failures test-repo test-native \
   test-mpi-1 test-mpi-2 test-mpi-3 test-mpi-4 test-mpi-5 test-mpi-8
 
 # Two at a time; those of a file of native tests share what they compile. Tests of failures look for
 # what any process has left behind: they run alone.
-test-unit test-ranks test-errors test-repo: WORKERS := -n 2 --dist worksteal
+test-unit test-ranks test-device test-errors test-repo: WORKERS := -n 2 --dist worksteal
 test-native: WORKERS := -n 2 --dist loadfile
-test-unit test-ranks test-errors test-failures test-repo test-native: test-%: \
+test-unit test-ranks test-device test-errors test-failures test-repo test-native: test-%: \
   $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PYTEST) $(WORKERS) tests/$*
 
@@ -101,7 +101,7 @@ lint: $(VENV)/.stamp-build $(VENV)/.stamp-lint $(VENV)/.stamp-test type
 
 type: $(VENV)/.stamp-build $(VENV)/.stamp-lint $(VENV)/.stamp-test
 	$(BIN)/mypy
-	$(BIN)/stubtest cocoll._core --mypy-config-file pyproject.toml --ignore-disjoint-bases \
+	$(BIN)/stubtest cocoll._core cocoll.cuda.binding --mypy-config-file pyproject.toml --ignore-disjoint-bases \
 	  --allowlist tests/repo/stubtest_allowlist.txt
 
 format: $(VENV)/.stamp-lint
@@ -124,7 +124,7 @@ bench-%: $(VENV)/.stamp-build
 	$(PYTHON) benchmarks/run.py $*
 
 clean:
-	rm -rf build dist *.egg-info cocoll/_core*.so cocoll/kernels/_catalogue_*.so
+	rm -rf build dist *.egg-info cocoll/_core*.so cocoll/cuda/binding*.so cocoll/kernels/_catalogue_*.so
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find cocoll tests benchmarks examples -name __pycache__ -type d -exec rm -rf {} +
 	rm -f $(VENV)/.stamp-build

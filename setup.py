@@ -176,7 +176,8 @@ class BuildNative(build_ext):
         include = ["-I", sysconfig.get_path("include"), "-I", str(PACKAGE)]
         include += ["-isystem", numpy.get_include(), "-DNPY_NO_DEPRECATED_API=NPY_API_VERSION"]
         sources = [Path(source) for module in modules for source in module.sources]
-        headers = headers_digest("host", "kernels")
+        headers = headers_digest("host", "kernels", "cuda")
+        include += ["-I", str(ROOT)]
         return compilations(sources, BUILD / "core", [*CORE_OPTIONS, *include], headers)
 
     def plan_kernels(self, library: KernelLibrary) -> list[Compilation]:
@@ -198,6 +199,7 @@ class BuildNative(build_ext):
 setup(
     ext_modules=[
         Extension("cocoll._core", ["cocoll/_core.pyx"], language="c++"),
+        Extension("cocoll.cuda.binding", ["cocoll/cuda/binding.pyx"], language="c++"),
         *(KernelLibrary(isa) for isa in load_catalogue().isa_levels()),
     ],
     cmdclass={"build_ext": BuildNative},

@@ -337,6 +337,8 @@ def barrier(*, comm=None, stream=None):
     communicator.check_usable()
     _enter(communicator)
     try:
+        if stream is not None and not isinstance(stream, Stream):
+            return _hooks.barrier_on_device(communicator, stream)
         program = _find(communicator, _BARRIER)
         if program is None:
             program = _hooks.prepare(communicator, _BARRIER, 0, _UINT8, 0, -1, 0)
@@ -431,7 +433,7 @@ def reduce_scatter_fused(x, epilogue, *, op="sum", out=None, comm=None, stream=N
     Work
         Its result is the output.
     """
-    if out is None:
+    if out is None and not _on_device(x):
         out = _hooks.make_shard_output(_communicator(comm), epilogue, x, dtype, operands)
     return _call_fused(_REDUCE_SCATTER_FUSED, x, epilogue, op, out, comm, stream, dtype, zero_grad,
                        operands)
@@ -533,12 +535,13 @@ def bind_program(CommunicatorBase comm, Program program, x, out, *, int op, dtyp
     return _bound(call, None)
 
 
-cdef BoundOperation _bind(CommunicatorBase comm, object function, tuple args, dict kwargs,
-                          object stream):
+cdef object _bind(CommunicatorBase comm, object function, tuple args, dict kwargs, object stream):
     cdef Call call
     cdef int kind = _kind_of(function)
     cdef int index
     bound = _hooks.bind_arguments(function, args, kwargs)
+    if _on_device(bound["x"]) or bound["x"] is None and _on_device(bound["out"]):
+        return _hooks.bind_on_device(comm, kind, bound, stream)
     if kind != _ALLREDUCE_FUSED and kind != _REDUCE_SCATTER_FUSED:
         call = _bind_simple(comm, kind, bound["x"], bound.get("op", "sum"), bound["out"],
                             bound["dtype"], bound.get("root"), bound.get("layout"))

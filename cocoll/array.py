@@ -14,7 +14,14 @@ from typing import Any
 from cocoll.dtypes import DType
 from cocoll.errors import BufferMismatchError, DTypeError, UnsupportedError, UsageError
 
-__all__ = ["ArrayDescription", "describe_array", "make_output", "numpy_dtype"]
+__all__ = [
+    "ArrayDescription",
+    "describe_array",
+    "describe_dlpack",
+    "make_output",
+    "numpy_dtype",
+    "read_typestr",
+]
 
 _MAX_DIMS = 8
 _DLPACK_CPU_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost (pinned)
@@ -125,15 +132,46 @@ def _no_array(name: str, value: object) -> UsageError:
 
 def _on_device(name: str, what: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} must lie in host memory; got {what}. Copy it to the host: this build has no "
-        f"executor for its device"
+        f"{name} must lie in host memory, as the other arrays of the call do; got {what}. All "
+        f"arrays of a call lie on the host, or all on the rank's GPU"
     )
 
 
 def _from_array_interface(value: Any, name: str, dtype_code: int) -> ArrayDescription:
     interface = value.__array_interface__
     typestr = interface["typestr"]
-    label = str(getattr(value, "dtype", typestr))
+    shape = tuple(interface["shape"])
+    dtype = read_typestr(typestr, str(getattr(value, "dtype", typestr)), name, dtype_code)
+    strides = interface.get("strides") or _c_strides(shape, dtype.itemsize_bytes)
+    _check_dims(name, shape)
+    address, readonly = interface["data"]
+    return ArrayDescription(address, shape, tuple(strides), dtype, readonly)
+
+
+def read_typestr(typestr: str, label: str, name: str, dtype_code: int) -> DType:
+    """Give the element type that an array interface names.
+
+    Parameters
+    ----------
+    typestr : str
+        Such as ``"<f4"``.
+    label : str
+        What the array itself calls its dtype.
+    name : str
+        The argument, for messages.
+    dtype_code : int
+        What the caller said the elements are, or -1; lets uint16 stand for bfloat16.
+
+    Returns
+    -------
+    DType
+        The element type.
+
+    Raises
+    ------
+    DTypeError
+        The element type or byte order is not supported.
+    """
     # datetime64 has its unit behind the size, and an array of objects has no size.
     order, kind, size = typestr[0], typestr[1], typestr[2:]
     itemsize = int(size) if size.isdigit() else 0
@@ -153,13 +191,9 @@ def _from_array_interface(value: Any, name: str, dtype_code: int) -> ArrayDescri
     }.get((kind, itemsize))
     if label == "bfloat16" or ((kind, itemsize) == ("u", 2) and dtype_code == DType.BFLOAT16):
         dtype = DType.BFLOAT16
-    shape = tuple(interface["shape"])
     if dtype is None:
-        raise _unsupported_dtype(name, label)
-    strides = interface.get("strides") or _c_strides(shape, itemsize)
-    _check_dims(name, shape)
-    address, readonly = interface["data"]
-    return ArrayDescription(address, shape, tuple(strides), dtype, readonly)
+        raise _unsupported_dtype(name, label or typestr)
+    return dtype
 
 
 def _unsupported_dtype(name: str, label: str) -> DTypeError:
@@ -188,13 +222,42 @@ def _from_dlpack(value: Any, name: str, dtype_code: int) -> ArrayDescription:
     device_type, _ = value.__dlpack_device__()
     if device_type not in _DLPACK_CPU_DEVICES:
         raise _on_device(name, f"an array on {getattr(value, 'device', f'device {device_type}')}")
+    return describe_dlpack(value, name, dtype_code)
+
+
+def describe_dlpack(value: Any, name: str, dtype_code: int) -> ArrayDescription:
+    """Say where an array lies that is shared through DLPack, on whatever device.
+
+    Parameters
+    ----------
+    value : object
+        What the caller passed.
+    name : str
+        The argument, for messages.
+    dtype_code : int
+        What the caller said the elements are, or -1; lets uint16 stand for bfloat16.
+
+    Returns
+    -------
+    ArrayDescription
+        Valid while `value` lives.
+
+    Raises
+    ------
+    DTypeError
+        The element type is not supported.
+    UsageError
+        `value` refuses to be shared.
+    """
     get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
     get_pointer.restype = ctypes.c_void_p
     get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
     try:
         # The capsule is not consumed, so its own destructor ends the loan at once; the memory
         # belongs to `value`, which the caller keeps.
-        capsule = value.__dlpack__()
+        # To a device array -1 says that nobody need wait: the order of streams is the caller's.
+        on_host = value.__dlpack_device__()[0] in _DLPACK_CPU_DEVICES
+        capsule = value.__dlpack__() if on_host else value.__dlpack__(stream=-1)
         pointer = get_pointer(capsule, b"dltensor")
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise UsageError(

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 from cocoll import _core
 from cocoll.algorithms import OperandSpec, ReduceSpec
 from cocoll.array import describe_array, make_output
+from cocoll.device.array import is_on_device
 from cocoll.dtypes import DType
 from cocoll.epilogues import Epilogue
 from cocoll.errors import CocollError, CompilerNotFoundError, KernelError, UsageError
 from cocoll.failure import OP_LABELS, Kind, Option, Purpose, make_failure
 from cocoll.kernels.build import Kernel, KernelSpec
-from cocoll.stream import resolve_stream
+from cocoll.stream import is_cuda_stream, resolve_stream
 from cocoll.variants import ALGORITHMS, Variants, choose_variants
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class SlowPath:
 
     describe_array = staticmethod(describe_array)
     resolve_stream = staticmethod(resolve_stream)
+    is_on_device = staticmethod(is_on_device)
     make_failure = staticmethod(make_failure)
 
     @staticmethod
@@ -150,6 +152,91 @@ class SlowPath:
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
         return dict(bound.arguments)
+
+    # The executor for GPUs is imported when the first of its arrays comes.
+
+    @staticmethod
+    def call_on_device(
+        comm: Communicator,
+        kind_code: int,
+        x: object,
+        op: str,
+        out: object,
+        stream: object,
+        dtype: str | None,
+        root: int | None,
+        layout: str | None,
+    ) -> object:
+        """Run a collective on arrays of a GPU once."""
+        from cocoll.device import calls
+
+        bound = calls.bind_simple(comm, kind_code, x, op, out, dtype, root, layout, stream)
+        return calls.run_once(bound, comm)
+
+    @staticmethod
+    def call_fused_on_device(
+        comm: Communicator,
+        kind_code: int,
+        x: object,
+        epilogue: Epilogue,
+        op: str,
+        out: object,
+        stream: object,
+        dtype: str | None,
+        zero_grad: bool,
+        names: dict[str, object],
+    ) -> object:
+        """Run a fused collective on arrays of a GPU once."""
+        from cocoll.device import calls, fused_calls
+
+        SlowPath.array_names(epilogue)
+        bound = fused_calls.bind_fused(
+            comm, kind_code, x, epilogue, op, out, dtype, zero_grad, names, stream, partial=False
+        )
+        return calls.run_once(bound, comm)
+
+    @staticmethod
+    def barrier_on_device(comm: Communicator, stream: object) -> object:
+        """Let a stream of every rank's GPU wait for those of the others."""
+        if not is_cuda_stream(stream):
+            return resolve_stream(stream)
+        from cocoll.device import calls
+
+        return calls.run_once(calls.bind_barrier(comm, stream), comm)
+
+    @staticmethod
+    def bind_on_device(
+        comm: Communicator, kind_code: int, given: dict[str, Any], stream: object
+    ) -> object:
+        """Bind a call's arrays on a GPU."""
+        from cocoll.device import calls, fused_calls
+
+        if kind_code not in (Kind.ALLREDUCE_FUSED, Kind.REDUCE_SCATTER_FUSED):
+            return calls.bind_simple(
+                comm,
+                kind_code,
+                given["x"],
+                given.get("op", "sum"),
+                given["out"],
+                given["dtype"],
+                given.get("root"),
+                given.get("layout"),
+                stream,
+            )
+        SlowPath.array_names(given["epilogue"])
+        return fused_calls.bind_fused(
+            comm,
+            kind_code,
+            given["x"],
+            given["epilogue"],
+            given["op"],
+            given["out"],
+            given["dtype"],
+            given["zero_grad"],
+            given["operands"],
+            stream,
+            partial=True,
+        )
 
     @staticmethod
     def prepare(

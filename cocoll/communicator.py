@@ -32,8 +32,10 @@ from cocoll.topology.host import available_cpus, last_level_cache_bytes, memory_
 from cocoll.tuning import Tuning
 
 if TYPE_CHECKING:
-    import numpy as np
     from typing_extensions import Self
+
+    from cocoll.cuda.toolkit import Toolkit
+    from cocoll.device.side import DeviceSide
 
 __all__ = ["Communicator", "PlanFacts", "init"]
 
@@ -65,6 +67,8 @@ class Communicator(_core.CommunicatorBase):
         How the ranks meet. Default: MPI under an MPI launcher, else a world of one.
     tuning : Tuning, optional
         Algorithm limits; rank 0's hold.
+    toolkit : Toolkit, optional
+        The libraries below the executor for GPUs. Default: the system's driver, and NVRTC.
     **settings : object
         Fields of `cocoll.config.Settings`; they win over the environment.
 
@@ -78,9 +82,20 @@ class Communicator(_core.CommunicatorBase):
         There is not enough memory.
     """
 
-    def __init__(self, group: Any = None, *, tuning: Tuning | None = None, **settings: Any) -> None:
+    _side: DeviceSide | None = None
+    _toolkit: Toolkit | None = None
+
+    def __init__(
+        self,
+        group: Any = None,
+        *,
+        tuning: Tuning | None = None,
+        toolkit: Toolkit | None = None,
+        **settings: Any,
+    ) -> None:
         self.settings = Settings.from_environment(os.environ, **settings)
         self._tuning = tuning or Tuning()
+        self._toolkit = toolkit
         bootstrap = choose_bootstrap(group, os.environ)
         self._launcher_pid = find_launcher(bootstrap, os.environ)
         self._connect(bootstrap, crowded=False)
@@ -91,6 +106,7 @@ class Communicator(_core.CommunicatorBase):
         made.settings = parent.settings
         made._tuning = parent._tuning
         made._launcher_pid = parent._launcher_pid
+        made._toolkit = parent._toolkit
         made._connect(bootstrap, crowded=parent._crowded)
         return made
 
@@ -214,8 +230,13 @@ class Communicator(_core.CommunicatorBase):
     # --- Memory. ---
 
     def empty(
-        self, shape: int | Iterable[int], dtype: str = "float32", *, replicated: bool = False
-    ) -> np.ndarray[Any, Any]:
+        self,
+        shape: int | Iterable[int],
+        dtype: str = "float32",
+        *,
+        replicated: bool = False,
+        device: str | None = None,
+    ) -> Any:
         """Make an array in symmetric memory, which peers can map. Collective.
 
         Parameters
@@ -228,10 +249,13 @@ class Communicator(_core.CommunicatorBase):
         replicated : bool, default False
             One physical copy for all ranks of the host, handed out read-only: it changes through
             cocoll calls, and ``broadcast(x, out=array)`` fills it.
+        device : str, optional
+            ``"cuda"``: device memory, of the GPU that the communicator has opened, else of number
+            rank modulo their count; ``"cuda:N"`` names it. Default: host memory.
 
         Returns
         -------
-        numpy.ndarray
+        numpy.ndarray or DeviceArray
             Uninitialised. Dropping the last view of it marks the memory; it is used again once all
             ranks have dropped theirs.
 
@@ -244,10 +268,18 @@ class Communicator(_core.CommunicatorBase):
         """
         wanted = _read_shape(shape)
         kind = DType.parse(str(dtype))
+        if device is not None:
+            if replicated:
+                raise UnsupportedError(
+                    "every GPU has a copy of its own: leave replicated=True out with device="
+                )
+            return self._open_side(None, _read_device(device)).empty(self, wanted, kind)
         return self._memory.empty(self, wanted, kind, replicated)
 
-    def shard_zeros(self, count: int, dtype: str = "float32") -> np.ndarray[Any, Any]:
+    def shard_zeros(self, count: int, dtype: str = "float32", *, device: str | None = None) -> Any:
         """Make a zeroed array for this rank's shard of a vector. Local; private memory.
+
+        On a GPU the first use of the communicator's device memory is collective.
 
         Parameters
         ----------
@@ -255,21 +287,44 @@ class Communicator(_core.CommunicatorBase):
             The length of the whole vector.
         dtype : str, default "float32"
             The element type.
+        device : str, optional
+            As in `empty`.
 
         Returns
         -------
-        numpy.ndarray
+        numpy.ndarray or DeviceArray
             As long as `shard_range` says; may be empty.
         """
         start, stop = self.shard_range(count)
+        if device is not None:
+            kind = DType.parse(str(dtype))
+            return self._open_side(None, _read_device(device)).shard_zeros(stop - start, kind)
         return self._memory.shard_zeros(
             self, operator.index(count), stop - start, DType.parse(str(dtype))
         )
 
+    def _open_side(self, array: Any, ordinal: int | None = None) -> DeviceSide:
+        """Give this rank's side on its GPU, opened with all ranks when it is first asked for."""
+        if self._side is None:
+            # Loads libraries that a host without a GPU does not have.
+            from cocoll.cuda.toolkit import Toolkit
+            from cocoll.device.opening import open_device
+
+            toolkit = Toolkit() if self._toolkit is None else self._toolkit
+            self._side = open_device(self, toolkit, ordinal, array)
+        elif ordinal is not None and ordinal != self._side.device.ordinal:
+            raise UsageError(
+                f"the communicator has GPU {self._side.device.ordinal} on rank {self.rank}; got "
+                f"device 'cuda:{ordinal}'. Use a communicator for each"
+            )
+        return self._side
+
     # --- Operations that are methods. ---
 
-    def bind(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> _core.BoundOperation:
+    def bind(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Bind a call's arrays, so that each run of it is one C call. Local.
+
+        On a GPU it is collective where a kernel must be compiled first.
 
         Parameters
         ----------
@@ -281,7 +336,7 @@ class Communicator(_core.CommunicatorBase):
 
         Returns
         -------
-        BoundOperation
+        BoundOperation or BoundDeviceOperation
             Call it with the scalars that change.
 
         Raises
@@ -420,6 +475,8 @@ class Communicator(_core.CommunicatorBase):
     def _give_up(self, reason: AbortReason) -> None:
         if not self.closed:
             self._abort(int(reason))
+            if self._side is not None:
+                self._side.give_up()
             self.close()
 
     def close(self) -> None:
@@ -430,7 +487,11 @@ class Communicator(_core.CommunicatorBase):
         """
         if not self.closed:
             self._drain(self.timeout_seconds)
+            if self._side is not None and not self._is_inherited():
+                self._side.drain(self)
             self._leave()
+            if self._side is not None and not self._is_inherited():
+                self._side.close(self)
         atexit.unregister(self._at_exit)
 
     def __enter__(self) -> Self:
@@ -463,6 +524,14 @@ def _read_shape(shape: Any) -> tuple[int, ...]:
     return wanted
 
 
+def _read_device(device: str) -> int | None:
+    # "cuda" or "cuda:N".
+    kind, colon, number = str(device).partition(":")
+    if kind != "cuda" or (colon and not number.isdigit()):
+        raise UsageError(f"device must be 'cuda' or 'cuda:N'; got {device!r}")
+    return int(number) if colon else None
+
+
 def _leave_at_exit(reference: weakref.ref[Communicator]) -> Callable[[], None]:
     owner = os.getpid()
 
@@ -473,10 +542,14 @@ def _leave_at_exit(reference: weakref.ref[Communicator]) -> Callable[[], None]:
         # Set by the interpreter when an exception has ended the script.
         if getattr(sys, "last_value", None) is not None:
             comm._abort(int(AbortReason.EXCEPTION))
+            if comm._side is not None:
+                comm._side.give_up()
         elif not comm._is_entered():
             # What streams have begun, peers count on. A daemon thread inside a call is another
             # matter: no more of it will run.
             comm._drain(comm.timeout_seconds)
+            if comm._side is not None:
+                comm._side.drain(comm)
         comm._leave()
 
     return leave
@@ -501,7 +574,13 @@ def _reservation_bytes(world_size: int) -> int:
     return max(64 << 20, min(reserved, space // (world_size + 1)))
 
 
-def init(group: Any = None, *, tuning: Tuning | None = None, **settings: Any) -> Communicator:
+def init(
+    group: Any = None,
+    *,
+    tuning: Tuning | None = None,
+    toolkit: Toolkit | None = None,
+    **settings: Any,
+) -> Communicator:
     """Make the default communicator, which calls use when none is given. Collective.
 
     Parameters
@@ -511,6 +590,8 @@ def init(group: Any = None, *, tuning: Tuning | None = None, **settings: Any) ->
         default group under torchrun, else a world of one.
     tuning : Tuning, optional
         Algorithm limits; rank 0's hold.
+    toolkit : Toolkit, optional
+        As in `Communicator`.
     **settings : object
         Fields of `cocoll.config.Settings`; they win over the environment.
 
@@ -528,6 +609,6 @@ def init(group: Any = None, *, tuning: Tuning | None = None, **settings: Any) ->
     OSError
         There is not enough memory.
     """
-    comm = Communicator(group, tuning=tuning, **settings)
+    comm = Communicator(group, tuning=tuning, toolkit=toolkit, **settings)
     _core.default_communicator.set(comm)
     return comm

@@ -72,6 +72,8 @@ class Purpose(enum.IntEnum):
     DUPLICATE = 2
     PREPARE = 3
     SPLIT = 4
+    OPEN_DEVICE = 5
+    EMPTY_ON_DEVICE = 6
 
 
 class _Status(enum.IntEnum):
@@ -95,6 +97,8 @@ _PURPOSE_LABELS = {
     Purpose.DUPLICATE: "comm.duplicate",
     Purpose.SPLIT: "comm.split",
     Purpose.PREPARE: "the preparation of an epilogue",
+    Purpose.OPEN_DEVICE: "the first use of a GPU",
+    Purpose.EMPTY_ON_DEVICE: "comm.empty on a GPU",
 }
 
 

@@ -7,7 +7,25 @@ from typing import Any
 from cocoll._core import Stream
 from cocoll.errors import UnsupportedError, UsageError
 
-__all__ = ["Stream", "resolve_stream"]
+__all__ = ["Stream", "is_cuda_stream", "resolve_stream"]
+
+
+def is_cuda_stream(stream: Any) -> bool:
+    """Say whether something is a stream of a GPU: CuPy's, torch's, of its protocol, or an int.
+
+    Parameters
+    ----------
+    stream : object
+        What was given as ``stream=``.
+
+    Returns
+    -------
+    bool
+        Whether operations on arrays of a GPU can be queued on it.
+    """
+    if isinstance(stream, int):
+        return not isinstance(stream, bool)
+    return any(hasattr(stream, name) for name in ("__cuda_stream__", "cuda_stream"))
 
 
 def resolve_stream(stream: Any) -> Stream:
@@ -22,7 +40,7 @@ def resolve_stream(stream: Any) -> Stream:
     """
     if isinstance(stream, Stream):
         return stream
-    if hasattr(stream, "__cuda_stream__") or hasattr(stream, "cuda_stream"):
+    if is_cuda_stream(stream):
         raise UnsupportedError(
             f"host arrays run on a cocoll.Stream; got {type(stream).__name__}, a CUDA stream"
         )

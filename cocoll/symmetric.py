@@ -66,10 +66,13 @@ class SymmetricHeap:
     ----------
     start_bytes : int
         The first offset that may be given out.
+    stop_bytes : int, optional
+        One past the last. Default: it has no end.
     """
 
-    def __init__(self, start_bytes: int) -> None:
+    def __init__(self, start_bytes: int, stop_bytes: int | None = None) -> None:
         self._top_bytes = start_bytes
+        self._stop_bytes = stop_bytes
         self._free: list[tuple[int, int]] = []
         self._live: dict[int, Allocation] = {}
         self._marks: set[int] = set()
@@ -86,7 +89,13 @@ class SymmetricHeap:
         return sum(a.span_stop_bytes - a.span_start_bytes for a in self._live.values())
 
     def allocate(self, size_bytes: int) -> Allocation:
-        """Give a block of at least `size_bytes`; the caller makes the memory usable."""
+        """Give a block of at least `size_bytes`; the caller makes the memory usable.
+
+        Raises
+        ------
+        MemoryError
+            There is no room below `stop_bytes`.
+        """
         large = size_bytes >= _HUGE_PAGE_BYTES // 2
         unit = _HUGE_PAGE_BYTES if large else 4096
         stagger = self._next_key % _STAGGER_STEPS * _STAGGER_BYTES if large else 0
@@ -107,9 +116,14 @@ class SymmetricHeap:
                 return aligned
         # A free range that ends at the top grows upwards; beside it would be a hole for ever.
         start = self._top_bytes
-        if self._free and self._free[-1][1] == start:
-            start = self._free.pop()[0]
+        grows = bool(self._free) and self._free[-1][1] == start
+        if grows:
+            start = self._free[-1][0]
         aligned = -(-start // unit_bytes) * unit_bytes
+        if self._stop_bytes is not None and aligned + needed_bytes > self._stop_bytes:
+            raise MemoryError(f"no {needed_bytes} bytes are left")
+        if grows:
+            self._free.pop()
         self._give(start, aligned)
         self._top_bytes = aligned + needed_bytes
         return aligned

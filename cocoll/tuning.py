@@ -9,6 +9,7 @@ from cocoll.errors import UsageError
 __all__ = ["Tuning"]
 
 _LINE_PAYLOAD_BYTES = 64
+_GPU_UNIT_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,12 @@ class Tuning:
         Scratch of each rank for chunked operations.
     programs : int
         How many programs a communicator keeps.
+    gpu_one_shot_bytes : int
+        On GPUs, up to this size every rank reduces everything from staging; a multiple of 128.
+    gpu_window_bytes : int
+        Device memory of each rank for chunks of ordinary arrays; a multiple of 128.
+    gpu_segment_bytes : int
+        What symmetric device memory grows by, at least.
 
     Raises
     ------
@@ -42,10 +49,20 @@ class Tuning:
     slots: int = 2
     staging_bytes: int = 4 << 20
     programs: int = 256
+    gpu_one_shot_bytes: int = 256 << 10
+    gpu_window_bytes: int = 16 << 20
+    gpu_segment_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         """Refuse what no communicator can be made with."""
-        least = {"chunk_bytes": 1, "slots": 1, "programs": 1}
+        least = {
+            "chunk_bytes": 1,
+            "slots": 1,
+            "programs": 1,
+            "gpu_one_shot_bytes": 128,
+            "gpu_window_bytes": 1 << 16,
+            "gpu_segment_bytes": 1 << 12,
+        }
         for name in self.__slots__:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
@@ -53,6 +70,12 @@ class Tuning:
             if value < least.get(name, 0):
                 raise UsageError(
                     f"Tuning.{name} must be at least {least.get(name, 0)}; got {value}"
+                )
+        for name in ("gpu_one_shot_bytes", "gpu_window_bytes"):
+            if getattr(self, name) % _GPU_UNIT_BYTES:
+                raise UsageError(
+                    f"Tuning.{name} must be a multiple of {_GPU_UNIT_BYTES}; got "
+                    f"{getattr(self, name)}"
                 )
         if self.inline_bytes > _LINE_PAYLOAD_BYTES:
             raise UsageError(

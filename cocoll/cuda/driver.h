@@ -64,6 +64,7 @@ constexpr int kOldestDriverVersion = 12000;
   F(device_get_count, "cuDeviceGetCount", (int* count))                                           \
   F(device_get, "cuDeviceGet", (Device * device, int ordinal))                                    \
   F(device_get_name, "cuDeviceGetName", (char* name, int length, Device device))                  \
+  F(device_get_bus, "cuDeviceGetPCIBusId", (char* text, int length, Device device))               \
   F(device_get_attribute, "cuDeviceGetAttribute", (int* value, int attribute, Device device))     \
   F(device_can_access_peer, "cuDeviceCanAccessPeer", (int* can, Device device, Device peer))      \
   F(primary_context_retain, "cuDevicePrimaryCtxRetain", (Context * context, Device device))       \

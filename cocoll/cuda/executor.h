@@ -1,8 +1,8 @@
-// Launches grid kernels: one rank's end of a communicator on a GPU.
+// Runs operations on streams: one rank's end of a communicator on a GPU.
 //
-// Operations of a communicator form one sequence, whatever streams they are issued on. A launch on
-// another stream than the last one waits for it by an event, on the device; the host never waits.
-// A launch makes three calls of the driver at most, allocates nothing and runs no Python.
+// Operations of a communicator form one sequence, whatever streams they are issued on. One on
+// another stream than the last waits for it by an event, on the device; the host never waits. A
+// run allocates nothing and runs no Python: a few calls of the driver, one for each of its steps.
 
 #ifndef COCOLL_CUDA_EXECUTOR_H_
 #define COCOLL_CUDA_EXECUTOR_H_
@@ -17,13 +17,13 @@
 namespace cocoll::cuda {
 
 constexpr int kGridThreads = 512;  // COCOLL_GRID_THREADS: what the kernels are bounded to
+constexpr uint64_t kEvents = 64;
 
-// Where things lie in a rank's first segment. The same on all ranks, for `blocks` and the staging
-// are agreed.
+// Where things lie in a rank's first segment. The same on all ranks, for the sizes are agreed.
 struct ControlLayout {
-  size_t poison, flags, counters, staging, end;
+  size_t poison, flags, counters, staging, window, end;
 
-  static ControlLayout of(int blocks, size_t staging_bytes) {
+  static ControlLayout of(int blocks, size_t staging_bytes, size_t window_bytes) {
     constexpr size_t kUnit = 128;
     ControlLayout layout = {};
     layout.poison = 0;
@@ -31,7 +31,8 @@ struct ControlLayout {
     layout.counters = layout.flags + sizeof(cocoll_grid_flags) * static_cast<size_t>(blocks);
     layout.staging = host::round_up(
         layout.counters + sizeof(cocoll_grid_counters) * static_cast<size_t>(blocks), kUnit);
-    layout.end = layout.staging + 2 * staging_bytes;
+    layout.window = layout.staging + 2 * staging_bytes;
+    layout.end = layout.window + window_bytes;
     return layout;
   }
 };
@@ -41,16 +42,49 @@ struct ExecutorOptions {
   int world_size = 1;
   Device device = 0;
   int blocks = 1;            // the largest grid; all of it must be resident
-  size_t staging_bytes = 0;  // of one half; a multiple of 128
+  size_t staging_bytes = 0;  // of one half, for one-shot; a multiple of 128
+  size_t window_bytes = 0;   // where chunks of ordinary arrays are handed over; a multiple of 128
   uint64_t limit_nanoseconds = 0;
+};
+
+// One thing that a stream does.
+struct Step {
+  enum class Kind { kLaunch, kCopy, kClear };
+
+  Kind kind;
+  int32_t blocks;  // of a launch
+  size_t call;     // which of the sequence's
+  Function function;
+  DevicePointer to, from;
+  size_t bytes;
+};
+
+// What one operation of one rank is on a stream: made once, run often.
+struct Sequence {
+  std::vector<Step> steps;
+  std::vector<cocoll_grid_call> calls;
+
+  void launch(Function function, const cocoll_grid_call& call, int blocks) {
+    steps.push_back({Step::Kind::kLaunch, blocks, calls.size(), function, 0, 0, 0});
+    calls.push_back(call);
+  }
+  void copy(DevicePointer to, DevicePointer from, size_t bytes) {
+    steps.push_back({Step::Kind::kCopy, 0, 0, nullptr, to, from, bytes});
+  }
+  void clear(DevicePointer to, size_t bytes) {
+    steps.push_back({Step::Kind::kClear, 0, 0, nullptr, to, 0, bytes});
+  }
 };
 
 class Executor {
  public:
+  // What `run` gives as the number of an operation that was captured.
+  static constexpr uint64_t kCaptured = ~uint64_t{0};
+
   Executor(const Driver* driver, const ExecutorOptions& options)
       : driver_(driver),
         options_(options),
-        layout_(ControlLayout::of(options.blocks, options.staging_bytes)),
+        layout_(ControlLayout::of(options.blocks, options.staging_bytes, options.window_bytes)),
         segments_(static_cast<size_t>(options.world_size)) {}
 
   Executor(const Executor&) = delete;
@@ -60,7 +94,9 @@ class Executor {
   // Makes this rank's memory. The context of the device is current, here and in every later call.
   Result create() {
     Result result = driver_->stream_create(&setup_, kStreamNonBlocking);
-    if (result == kSuccess) result = driver_->event_create(&last_, kEventDisableTiming);
+    for (Event& event : events_) {
+      if (result == kSuccess) result = driver_->event_create(&event, kEventDisableTiming);
+    }
     if (result == kSuccess) {
       void* host = nullptr;
       result = driver_->mem_host_alloc(&host, sizeof(cocoll_grid_failure),
@@ -108,24 +144,46 @@ class Executor {
     }
   }
 
-  // Queues a kernel behind the communicator's last operation and behind what is on `stream`. The
-  // call is copied before this returns.
-  Result launch(Function function, const cocoll_grid_call& call, int blocks, Stream stream) {
+  // Where a rank's window lies.
+  DevicePointer window(int rank) const {
+    return reinterpret_cast<DevicePointer>(at<void>(rank, layout_.window));
+  }
+
+  // Queues a sequence behind the communicator's last operation and behind what is on `stream`.
+  // `*number` is how many operations were issued before it, or kCaptured.
+  Result run(const Sequence& sequence, Stream stream, uint64_t* number) {
     int capturing = kCaptureNone;
+    *number = kCaptured;
     Result result = driver_->stream_is_capturing(stream, &capturing);
     if (result != kSuccess) return result;
     // A capture may not depend on what runs outside it: its streams are the caller's to order.
-    if (capturing == kCaptureNone && launched_ && stream != last_stream_) {
-      result = driver_->stream_wait_event(stream, last_, 0);
+    if (capturing == kCaptureNone && issued_ > 0 && stream != last_stream_) {
+      result = driver_->stream_wait_event(stream, event_of(issued_ - 1), 0);
       if (result != kSuccess) return result;
     }
-    void* parameters[] = {const_cast<cocoll_grid_call*>(&call)};
-    result = driver_->launch_kernel(function, static_cast<unsigned>(blocks), 1, 1, kGridThreads, 1,
-                                    1, 0, stream, parameters, nullptr);
-    if (result != kSuccess || capturing != kCaptureNone) return result;
-    launched_ = true;
+    for (const Step& step : sequence.steps) {
+      result = queue(sequence, step, stream);
+      if (result != kSuccess) return result;
+    }
+    if (capturing != kCaptureNone) return result;
     last_stream_ = stream;
-    return driver_->event_record(last_, stream);
+    *number = issued_++;
+    return driver_->event_record(event_of(*number), stream);
+  }
+
+  // Whether an operation has completed: kSuccess, or kNotReady. One issued long ago is known to
+  // have completed when a later one has.
+  Result query(uint64_t number) const { return driver_->event_query(event_of(number)); }
+
+  // Tells all ranks that the communicator is given up: kernels that wait end. When it returns, no
+  // peer's memory is written any more.
+  void poison() {
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      if (segments_[static_cast<size_t>(rank)].base() == 0) continue;
+      driver_->memset_async(reinterpret_cast<DevicePointer>(at<void>(rank, layout_.poison)), 1, 4,
+                            setup_);
+    }
+    driver_->stream_synchronize(setup_);
   }
 
   // What a kernel has left, or nullptr. Asks nothing of the device.
@@ -147,16 +205,34 @@ class Executor {
     detach();
     own().close();
     if (failure_ != nullptr) driver_->mem_free_host(failure_);
-    if (last_ != nullptr) driver_->event_destroy(last_);
+    for (Event& event : events_) {
+      if (event != nullptr) driver_->event_destroy(event);
+      event = nullptr;
+    }
     if (setup_ != nullptr) driver_->stream_destroy(setup_);
     failure_ = nullptr;
-    last_ = nullptr;
     setup_ = nullptr;
   }
 
  private:
   size_t own_index() const { return static_cast<size_t>(options_.rank); }
   Segment& own() { return segments_[own_index()]; }
+
+  Event event_of(uint64_t number) const { return events_[number % kEvents]; }
+
+  Result queue(const Sequence& sequence, const Step& step, Stream stream) {
+    switch (step.kind) {
+      case Step::Kind::kCopy:
+        return driver_->memcpy_async(step.to, step.from, step.bytes, stream);
+      case Step::Kind::kClear:
+        return driver_->memset_async(step.to, 0, step.bytes, stream);
+      case Step::Kind::kLaunch:
+        break;
+    }
+    void* parameters[] = {const_cast<cocoll_grid_call*>(&sequence.calls[step.call])};
+    return driver_->launch_kernel(step.function, static_cast<unsigned>(step.blocks), 1, 1,
+                                  kGridThreads, 1, 1, 0, stream, parameters, nullptr);
+  }
 
   template <class T>
   T* at(int rank, size_t offset) const {
@@ -168,9 +244,9 @@ class Executor {
   const ControlLayout layout_;
   std::vector<Segment> segments_;
   Stream setup_ = nullptr;
-  Event last_ = nullptr;
+  Event events_[kEvents] = {};  // of the last operations
+  uint64_t issued_ = 0;
   Stream last_stream_ = nullptr;
-  bool launched_ = false;
   cocoll_grid_failure* failure_ = nullptr;
   DevicePointer failure_on_device_ = 0;
 };

@@ -458,12 +458,22 @@ cdef CommunicatorBase _communicator(object comm):
     return <CommunicatorBase>comm
 
 
+cdef bint _on_device(object value):
+    # Whether an argument lies on a GPU, where another executor works.
+    if value is None or type(value) is _ndarray:
+        return False
+    return _hooks.is_on_device(value)
+
+
 cdef object _call_simple(int kind, object x, object op, object out, object comm, object stream,
                          object dtype, object root, object layout):
     cdef CommunicatorBase communicator = _communicator(comm)
     communicator.check_usable()
     _enter(communicator)
     try:
+        if _on_device(x) or x is None and _on_device(out):
+            return _hooks.call_on_device(communicator, kind, x, op, out, stream, dtype, root,
+                                         layout)
         return _issue(_bind_simple(communicator, kind, x, op, out, dtype, root, layout), stream)
     finally:
         communicator.session.get().gate.leave()

@@ -295,6 +295,9 @@ cdef object _call_fused(int kind, object x, object epilogue, object op, object o
     communicator.check_usable()
     _enter(communicator)
     try:
+        if _on_device(x):
+            return _hooks.call_fused_on_device(communicator, kind, x, epilogue, op, out, stream,
+                                               dtype, zero_grad, names)
         call = _bind_fused(communicator, kind, x, epilogue, op, out, dtype, zero_grad, names)
         _check_names(call, names)
         _bind_scalars(call, names, False)

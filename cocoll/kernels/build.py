@@ -7,7 +7,6 @@ compiled if it is in neither.
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 import os
 import re
@@ -218,13 +217,8 @@ class KernelLoader:
         return make_kernel(entry, "compiled" if built else "cache", level)
 
     def _key(self, source: str, options: list[str]) -> str:
-        digest = hashlib.sha256()
-        for part in (self._compiler_version(), *options, source):
-            digest.update(f"{len(part)}\n{part}".encode())
-        for name, text in sorted(self._headers.items()):
-            digest.update(f"{name}\n{len(text)}\n".encode())
-            digest.update(text)
-        return digest.hexdigest()
+        headers = [part for header in sorted(self._headers.items()) for part in header]
+        return KernelCache.digest([self._compiler_version(), *options, source, *headers])
 
     @functools.cached_property
     def _headers(self) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 __all__ = ["KernelCache"]
@@ -34,6 +34,27 @@ class KernelCache:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+
+    @staticmethod
+    def digest(parts: Sequence[str | bytes]) -> str:
+        """Give the key of all that a library depends on.
+
+        Parameters
+        ----------
+        parts : sequence of str or bytes
+            Compiler, options, sources.
+
+        Returns
+        -------
+        str
+            Different where any of them differs.
+        """
+        digest = hashlib.sha256()
+        for part in parts:
+            data = part.encode() if isinstance(part, str) else part
+            digest.update(f"{len(data)}\n".encode())
+            digest.update(data)
+        return digest.hexdigest()
 
     def find(self, key: str) -> Path | None:
         """Give the library of an entry.

@@ -381,6 +381,11 @@ Result cuDeviceGetName(char* name, int length, cuda::Device) {
   return cuda::kSuccess;
 }
 
+Result cuDeviceGetPCIBusId(char* text, int length, cuda::Device device) {
+  snprintf(text, static_cast<size_t>(length), "0000:%02x:00.0", static_cast<unsigned>(device));
+  return cuda::kSuccess;
+}
+
 Result cuDeviceGetAttribute(int* value, int attribute, cuda::Device) {
   switch (attribute) {
     case cuda::kAttributeMultiprocessorCount:

@@ -202,7 +202,10 @@ class Rank {
                                stream));
     cocoll_grid_call call = make_call(which);
     if (odd) call.signature = 0;
-    CHECK(executor_->launch(function_, call, operation.blocks, stream));
+    cuda::Sequence sequence;
+    sequence.launch(function_, call, operation.blocks);
+    uint64_t number = 0;
+    CHECK(executor_->run(sequence, stream, &number));
     CHECK(driver_.memcpy_async(address(output->data()), address(array(rank_, which, 1)), bytes,
                                stream));
   }

@@ -16,7 +16,7 @@ LAYERS = (
     ("dtypes", "config", "tuning"),
     ("plan", "topology", "epilogues", "kernels"),
     ("algorithms", "resharding", "programs", "_core", "cuda", "host"),
-    ("array", "stream", "bootstrap", "symmetric", "failure", "flight"),
+    ("array", "stream", "bootstrap", "symmetric", "failure", "flight", "device"),
     ("communicator", "variants"),
     ("collectives", "torch", "jax"),
     ("",),

@@ -1,0 +1,197 @@
+# The driver, GPUs and their streams.
+
+cdef class Library:
+    """The driver's functions, loaded from a library for the rest of the process.
+
+    Parameters
+    ----------
+    path : str
+        ``libcuda.so.1``, or a library that has the same functions.
+
+    Raises
+    ------
+    CudaError
+        It cannot be used; `status` says why, `detail` what the system said.
+    """
+
+    cdef Driver driver
+
+    def __init__(self, str path):
+        cdef bytes name = path.encode()
+        cdef LoadError error = load_driver(name, &self.driver)
+        if error.status != LoadStatus.kLoaded:
+            raise CudaError(
+                f"{path} cannot be used: {error.detail.decode()}", status=<int>error.status,
+                detail=error.detail.decode(),
+            )
+
+    def device_count(self):
+        """Give how many GPUs there are."""
+        cdef int count = 0
+        self.check(device_count(self.driver, &count), "counting GPUs")
+        return count
+
+    def device_of(self, uint64_t address):
+        """Give the ordinal of the GPU that an address lies on, or -1."""
+        cdef int device = -1
+        if pointer_device(self.driver, &device, address) != kSuccess:
+            return -1
+        return device
+
+    cdef int check(self, Result result, str what) except -1:
+        if result == kSuccess:
+            return 0
+        text = describe(self.driver, result).decode()
+        raise CudaError(f"{what} failed on the GPU: {text}", status=result)
+
+
+# The end of each needs its device, which a collector of circles would take away first.
+@cython.no_gc_clear
+cdef class Device:
+    """A GPU, through the context that frameworks share.
+
+    Parameters
+    ----------
+    library : Library
+        The driver.
+    ordinal : int
+        Which GPU.
+    """
+
+    cdef readonly Library library
+    cdef readonly int ordinal
+    cdef void* context
+
+    def __init__(self, Library library, int ordinal):
+        self.library = library
+        self.ordinal = ordinal
+        library.check(
+            retain_context(library.driver, &self.context, ordinal), f"opening GPU {ordinal}"
+        )
+
+    def __dealloc__(self):
+        if self.context != NULL:
+            release_context(self.library.driver, self.ordinal)
+
+    @property
+    def name(self):
+        """What its maker calls it."""
+        cdef char text[256]
+        self.library.check(
+            device_name(self.library.driver, text, sizeof(text), self.ordinal), "asking a name"
+        )
+        return (<bytes>text).decode()
+
+    @property
+    def target(self):
+        """What compilers call its architecture, such as ``"sm_90"``."""
+        return (f"sm_{self._attribute(kAttributeComputeMajor)}"
+                f"{self._attribute(kAttributeComputeMinor)}")
+
+    @property
+    def multiprocessors(self):
+        """How many blocks that need a multiprocessor each run at the same time."""
+        return self._attribute(kAttributeMultiprocessorCount)
+
+    @property
+    def bus(self):
+        """Where it is plugged in: the same for all processes, whatever GPUs they see."""
+        cdef char text[64]
+        self.library.check(
+            device_bus(self.library.driver, text, sizeof(text), self.ordinal), "asking for a bus"
+        )
+        return (<bytes>text).decode()
+
+    def reach(self, int peer):
+        """Let kernels here use the memory of another GPU of this process; whether they can."""
+        cdef int can = 0
+        cdef void* before
+        cdef void* context = NULL
+        cdef Result result
+        if peer == self.ordinal:
+            return True
+        self.library.check(
+            can_access(self.library.driver, &can, self.ordinal, peer), "asking for peer access"
+        )
+        if can == 0:
+            return False
+        self.library.check(retain_context(self.library.driver, &context, peer), "opening a peer")
+        before = self.enter()
+        result = enable_peer(self.library.driver, context)
+        self.leave(before)
+        self.library.check(result, "enabling peer access")
+        return True
+
+    def _attribute(self, int attribute):
+        cdef int value = 0
+        self.library.check(
+            device_attribute(self.library.driver, &value, attribute, self.ordinal),
+            "asking an attribute",
+        )
+        return value
+
+    def synchronize(self, size_t stream):
+        """Block until all that was queued on a stream has completed."""
+        cdef Result result
+        cdef void* before = self.enter()
+        with nogil:
+            result = await_stream(self.library.driver, <void*>stream)
+        self.leave(before)
+        self.library.check(result, "waiting for a stream")
+
+    def copy(self, size_t to, size_t source, size_t nbytes, size_t stream=0):
+        """Queue a copy, to or from the GPU or within it."""
+        cdef void* before = self.enter()
+        cdef Result result = copy_bytes(self.library.driver, to, source, nbytes, <void*>stream)
+        self.leave(before)
+        self.library.check(result, "a copy")
+
+    # Frameworks may have another context current on this thread: it is theirs to keep.
+    cdef void* enter(self) noexcept nogil:
+        cdef void* before = NULL
+        current_context(self.library.driver, &before)
+        if before != self.context:
+            make_current(self.library.driver, self.context)
+        return before
+
+    cdef void leave(self, void* before) noexcept nogil:
+        if before != self.context and before != NULL:
+            make_current(self.library.driver, before)
+
+
+@cython.no_gc_clear
+cdef class DeviceStream:
+    """A stream of a GPU; goes with the last reference to it.
+
+    Parameters
+    ----------
+    device : Device
+        Which GPU.
+    """
+
+    cdef readonly Device device
+    cdef void* stream
+
+    def __init__(self, Device device):
+        cdef void* before = device.enter()
+        cdef Result result = make_stream(device.library.driver, &self.stream)
+        device.leave(before)
+        device.library.check(result, "making a stream")
+        self.device = device
+
+    def __dealloc__(self):
+        if self.stream != NULL:
+            end_stream(self.device.library.driver, self.stream)
+
+    @property
+    def handle(self):
+        """What the driver calls it."""
+        return <size_t>self.stream
+
+    def __cuda_stream__(self):
+        """Give the version of this protocol, and the handle."""
+        return 0, <size_t>self.stream
+
+    def synchronize(self):
+        """Block until all that was queued has completed."""
+        self.device.synchronize(<size_t>self.stream)

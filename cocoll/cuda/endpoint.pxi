@@ -1,0 +1,131 @@
+# One rank's end of a communicator on a GPU.
+
+@cython.no_gc_clear
+cdef class Endpoint:
+    """One rank's end of a communicator on a GPU.
+
+    Parameters
+    ----------
+    device : Device
+        The rank's.
+    rank, world_size : int
+        Whose end.
+    blocks : int
+        The largest grid; agreed, and resident at once on every rank.
+    staging_bytes, window_bytes : int
+        What one-shot stages and what a chunk of an ordinary array takes, at most; agreed.
+    timeout_seconds : float
+        How long kernels wait for peers.
+    """
+
+    cdef readonly Device device
+    cdef readonly int rank
+    cdef readonly int world_size
+    cdef readonly int blocks
+    cdef readonly size_t staging_bytes
+    cdef readonly size_t window_bytes
+    cdef readonly double timeout_seconds
+    cdef Executor* executor
+
+    def __init__(self, Device device, int rank, int world_size, *, int blocks,
+                 size_t staging_bytes, size_t window_bytes, double timeout_seconds):
+        cdef ExecutorOptions options
+        cdef Result result
+        self.device = device
+        self.rank = options.rank = rank
+        self.world_size = options.world_size = world_size
+        self.blocks = options.blocks = blocks
+        self.staging_bytes = options.staging_bytes = staging_bytes
+        self.window_bytes = options.window_bytes = window_bytes
+        self.timeout_seconds = timeout_seconds
+        options.device = device.ordinal
+        options.limit_nanoseconds = <uint64_t>(min(timeout_seconds, 9e9) * 1e9)
+        self.executor = new Executor(&device.library.driver, options)
+        cdef void* before = device.enter()
+        with nogil:
+            result = self.executor.create()
+        device.leave(before)
+        device.library.check(result, f"making the memory of rank {rank}")
+
+    def __dealloc__(self):
+        cdef void* before
+        if self.executor != NULL:
+            before = self.device.enter()
+            del self.executor
+            self.device.leave(before)
+
+    def ticket(self):
+        """Give what peers attach with."""
+        return _pack(self.executor.ticket())
+
+    def attach(self, int peer, bytes ticket):
+        """Map a peer's memory."""
+        cdef SegmentTicket unpacked = _unpack(ticket)
+        cdef void* before = self.device.enter()
+        cdef Result result = self.executor.attach(peer, unpacked)
+        self.device.leave(before)
+        self.device.library.check(result, f"mapping the memory of rank {peer}")
+
+    def window(self, int rank):
+        """Give where a rank's window lies."""
+        return self.executor.window(rank)
+
+    def failure(self):
+        """Give (reason, block, peer, wanted, seen) of what a kernel gave up for, or None."""
+        cdef const cocoll_grid_failure* found = NULL
+        if self.executor != NULL:
+            found = self.executor.failure()
+        if found == NULL:
+            return None
+        return found.reason, found.block, found.peer, found.wanted, found.seen
+
+    def poison(self):
+        """Make all kernels that wait in this communicator give up; does not wait for them."""
+        cdef void* before
+        if self.executor == NULL:
+            return
+        before = self.device.enter()
+        with nogil:
+            self.executor.poison()
+        self.device.leave(before)
+
+    def is_done(self, uint64_t number):
+        """Say whether an operation has completed, by the number that running it gave."""
+        cdef void* before
+        cdef Result result
+        if self.executor == NULL:
+            # A communicator is closed when its operations have ended.
+            return True
+        before = self.device.enter()
+        result = self.executor.query(number)
+        self.device.leave(before)
+        if result == kNotReady:
+            return False
+        self.device.library.check(result, "asking for an operation")
+        return True
+
+    def close(self):
+        """Give this rank's own memory back: no peer uses it any more."""
+        cdef void* before = self.device.enter()
+        del self.executor
+        self.executor = NULL
+        self.device.leave(before)
+
+    def abandon(self):
+        """Leave this rank's memory to the end of the process: a peer may still use it."""
+        self.executor = NULL
+
+    def detach(self):
+        """Let go of peers' memory; after a barrier this rank's own may go."""
+        cdef void* before = self.device.enter()
+        self.executor.detach()
+        self.device.leave(before)
+
+    def is_capturing(self, size_t stream):
+        """Whether a stream records a graph."""
+        cdef int status = 0
+        cdef void* before = self.device.enter()
+        cdef Result result = is_capturing(self.device.library.driver, <void*>stream, &status)
+        self.device.leave(before)
+        self.device.library.check(result, "asking a stream whether it is captured")
+        return status != 0

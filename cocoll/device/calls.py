@@ -1,0 +1,331 @@
+"""Calls on a GPU: their arguments described and checked, and bound to steps on a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from cocoll.cuda.binding import BoundDeviceOperation, Operation
+from cocoll.device.array import (
+    DeviceArray,
+    DeviceDescription,
+    current_stream,
+    read_stream,
+)
+from cocoll.dtypes import DType
+from cocoll.errors import (
+    BufferMismatchError,
+    DTypeError,
+    PlanNotReadyError,
+    RankError,
+    UnsupportedError,
+    UsageError,
+)
+from cocoll.failure import OP_LABELS, Kind, Option
+from cocoll.kernels.spec import KernelSpec
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
+
+if TYPE_CHECKING:
+    from cocoll.communicator import Communicator
+    from cocoll.device.side import DeviceSide
+
+from cocoll.device.checks import check_pair, describe
+from cocoll.device.steps import (
+    Reduction,
+    add_allgather,
+    add_broadcast,
+    add_meeting,
+    plan_reduction,
+    sign,
+)
+
+__all__ = [
+    "bind_barrier",
+    "bind_simple",
+    "bound_to",
+    "run_once",
+]
+
+
+def bind_simple(
+    comm: Communicator,
+    kind_code: int,
+    x: Any,
+    op: str,
+    out: Any,
+    dtype: str | None,
+    root: int | None,
+    layout: str | None,
+    stream: Any,
+) -> BoundDeviceOperation:
+    """Bind a collective without epilogue to arrays on the GPU.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Whose.
+    kind_code : int
+        Which collective.
+    x, op, out, dtype, root, layout, stream
+        As in the call.
+
+    Returns
+    -------
+    BoundDeviceOperation
+        Not yet run.
+
+    Raises
+    ------
+    UsageError
+        An argument does not fit.
+    """
+    kind = Kind(kind_code)
+    side = comm._open_side(x if x is not None else out)
+    code = -1 if dtype is None else int(DType.parse(str(dtype)))
+    if op not in OP_LABELS:
+        raise UsageError(f"op must be one of {', '.join(OP_LABELS)}; got {op!r}")
+    if layout not in (None, "block", "shard"):
+        raise UsageError(f"layout must be 'block' or 'shard'; got {layout!r}")
+    if x is None:
+        if kind is not Kind.BROADCAST or out is None:
+            raise UsageError(f"x must be an array; got None on rank {comm.rank}")
+        x = out
+    source = describe(side, comm, x, "x", code, written=out is None and kind is Kind.ALLREDUCE)
+    options = Option.SHARD if layout == "shard" else Option(0)
+    alignment = SHARD_ALIGNMENT_ELEMENTS
+    if kind in (Kind.REDUCE_SCATTER, Kind.ALLGATHER) and layout != "shard":
+        alignment = 1
+    if out is None and kind is Kind.ALLGATHER and layout == "shard":
+        raise UsageError("allgather with layout='shard' needs out=, the whole vector")
+    count = source.count
+    if kind is Kind.ALLGATHER:
+        count = source.count * comm.world_size if out is None else -1
+    output = out
+    if out is None and kind in (Kind.REDUCE_SCATTER, Kind.ALLGATHER):
+        if kind is Kind.REDUCE_SCATTER:
+            block = block_elements(count, comm.world_size, alignment)
+            begin, end = block_range(comm.rank, count, block)
+            output = out = _make_output(side, x, end - begin, source.dtype)
+        else:
+            output = out = _make_output(side, x, count, source.dtype)
+    target = x if out is None else out
+    result = describe(side, comm, target, "x" if out is None else "out", code, written=True)
+    if result.dtype != source.dtype:
+        raise DTypeError(
+            f"out must have the input's dtype {source.dtype.label}; got {result.dtype.label} on "
+            f"rank {comm.rank}"
+        )
+    if kind is Kind.ALLGATHER:
+        count = result.count
+    block = block_elements(count, comm.world_size, alignment)
+    _check_lengths(comm, kind, source, result, count, block, alignment)
+    begin, _ = block_range(comm.rank, count, block)
+    itemsize = source.dtype.itemsize_bytes
+    if kind is Kind.REDUCE_SCATTER:
+        check_pair(comm, source, result, "out", source.address + begin * itemsize)
+    elif kind is Kind.ALLGATHER:
+        check_pair(comm, source, result, "out", source.address - begin * itemsize)
+    else:
+        check_pair(comm, source, result, "out")
+    if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
+        spec = KernelSpec(op, source.dtype, None)
+        work = Reduction(comm, side, kind, spec, source, [result], count, block, options)
+        operation, way = plan_reduction(work)
+    else:
+        operation, way = _bind_copies(comm, side, kind, source, result, block, options, root)
+    return bound_to(comm, side, operation, stream, x, output=output, keep=(x, out), algorithm=way)
+
+
+def _bind_copies(
+    comm: Communicator,
+    side: DeviceSide,
+    kind: Kind,
+    source: DeviceDescription,
+    result: DeviceDescription,
+    block: int,
+    options: Option,
+    root: int | None,
+) -> tuple[Operation, str]:
+    place = side.place_of(source.address, source.nbytes)
+    where = (place.segment, place.offset_bytes) if place else None
+    facts = [int(kind), int(source.dtype), result.count, int(options), where]
+    if kind is Kind.BROADCAST:
+        if root is None or isinstance(root, bool) or not isinstance(root, int):
+            raise UsageError(f"root must be an int; got {root!r} on rank {comm.rank}")
+        if not 0 <= root < comm.world_size:
+            raise RankError(
+                f"root must be a rank in [0, {comm.world_size}); got {root} on rank {comm.rank}"
+            )
+        operation = Operation(side.endpoint, sign(*facts, root))
+        add_broadcast(comm, side, operation, source, result, root, place)
+    else:
+        # Blocks of a symmetric result lie at different places on different ranks.
+        shared = place if options != Option.SHARD and not source.overlaps(result) else None
+        facts[-1] = (shared.segment, shared.offset_bytes) if shared else None
+        operation = Operation(side.endpoint, sign(*facts))
+        add_allgather(comm, side, operation, source, result, block, shared)
+    return operation, "flat"
+
+
+def _check_lengths(
+    comm: Communicator,
+    kind: Kind,
+    source: DeviceDescription,
+    result: DeviceDescription,
+    count: int,
+    block: int,
+    alignment: int,
+) -> None:
+    if kind not in (Kind.REDUCE_SCATTER, Kind.ALLGATHER):
+        if source.count != result.count:
+            raise BufferMismatchError(
+                f"out must have the input's {source.count} elements; got {result.count} on rank "
+                f"{comm.rank}"
+            )
+        return
+    if alignment == 1 and count % comm.world_size:
+        raise BufferMismatchError(
+            f"the vector must divide into {comm.world_size} equal blocks; got {count} elements on "
+            f"rank {comm.rank}. Pad it, or use layout='shard'"
+        )
+    begin, end = block_range(comm.rank, count, block)
+    part, name = (result, "out") if kind is Kind.REDUCE_SCATTER else (source, "x")
+    if part.count != end - begin:
+        raise BufferMismatchError(
+            f"{name} must have {end - begin} of the {count} elements on rank {comm.rank}; got "
+            f"{part.count}"
+        )
+
+
+def _make_output(side: DeviceSide, like: Any, length: int, dtype: DType) -> Any:
+    module = type(like).__module__.partition(".")[0]
+    if module == "torch":
+        return like.new_empty((length,))
+    if module == "cupy":
+        import cupy
+
+        return cupy.empty((length,), like.dtype)
+    return side.shard_zeros(length, dtype)
+
+
+def bind_barrier(comm: Communicator, stream: Any) -> BoundDeviceOperation:
+    """Bind a barrier of streams.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Whose.
+    stream : object
+        What `read_stream` takes.
+
+    Returns
+    -------
+    BoundDeviceOperation
+        Not yet run.
+    """
+    side = comm._open_side(None)
+    operation = Operation(side.endpoint, sign(int(Kind.BARRIER)))
+    add_meeting(comm, side, operation)
+    return bound_to(
+        comm, side, operation, stream, None, output=None, keep=None, algorithm="barrier"
+    )
+
+
+def bound_to(
+    comm: Communicator,
+    side: DeviceSide,
+    operation: Operation,
+    stream: Any,
+    x: Any,
+    *,
+    output: Any,
+    keep: Any,
+    algorithm: str,
+    names: tuple[str, ...] = (),
+    scalars: Sequence[float | None] = (),
+) -> BoundDeviceOperation:
+    """Give a call whose steps are made, ready to run.
+
+    Parameters
+    ----------
+    comm, side : Communicator, DeviceSide
+        Whose.
+    operation : Operation
+        Its steps.
+    stream : object
+        As in the call.
+    x : object
+        Whose framework's current stream it runs on where `stream` is None.
+    output, keep : object
+        What the call gives, and what must live as long as it.
+    algorithm : str
+        What serves it.
+    names, scalars : sequence
+        Of the epilogue; None where a run must give the value.
+
+    Returns
+    -------
+    BoundDeviceOperation
+        Not yet run.
+    """
+    resolve = None
+    handle: int | None = None
+    if stream is not None:
+        handle = read_stream(stream)
+    elif isinstance(x, DeviceArray):
+        handle = x.stream.handle
+    else:
+        resolve = _CurrentStream(x)
+    return BoundDeviceOperation(
+        comm,
+        side,
+        operation,
+        resolve=resolve,
+        stream=handle,
+        names=names,
+        scalars=scalars,
+        output=output,
+        keep=keep,
+        algorithm=algorithm,
+    )
+
+
+class _CurrentStream:
+    """Gives the stream that an array's framework works on, each time it is asked."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __call__(self) -> int:
+        return current_stream(self._array)
+
+
+def run_once(bound: BoundDeviceOperation, comm: Communicator) -> Any:
+    """Run a call that was bound for this once.
+
+    Parameters
+    ----------
+    bound : BoundDeviceOperation
+        The call.
+    comm : Communicator
+        Whose.
+
+    Returns
+    -------
+    DeviceWork
+        Queued.
+
+    Raises
+    ------
+    PlanNotReadyError
+        Its stream is being captured.
+    """
+    side = comm._side
+    if side is None:
+        raise UnsupportedError("no GPU is open")
+    if side.endpoint.is_capturing(bound.stream_handle()):
+        raise PlanNotReadyError(
+            f"an operation must be bound before it is captured in a graph; got a call on rank "
+            f"{comm.rank}. Use comm.bind(...) before the capture begins"
+        )
+    return bound()

@@ -1,0 +1,131 @@
+"""The opening of every rank's GPU, by all ranks together."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from cocoll.cuda.binding import MAX_BLOCKS, MAX_RANKS, Device, Endpoint
+from cocoll.cuda.toolkit import Toolkit, open_library
+from cocoll.device.agreement import agree
+from cocoll.device.array import describe_device_array
+from cocoll.device.side import DeviceSide
+from cocoll.errors import CudaError, UnsupportedError, UsageError
+from cocoll.kernels.grid_loader import GridLoader
+
+if TYPE_CHECKING:
+    from cocoll.communicator import Communicator
+
+__all__ = ["open_device"]
+
+_PROBE_BYTES = 64
+_LEGACY_STREAM = 0
+
+
+def open_device(
+    comm: Communicator, toolkit: Toolkit, ordinal: int | None, array: Any = None
+) -> DeviceSide:
+    """Open every rank's GPU. Collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of ranks that share a host.
+    toolkit : Toolkit
+        The libraries below.
+    ordinal : int, optional
+        This rank's GPU.
+    array : object, optional
+        An array whose GPU it is where `ordinal` does not say. Default: rank modulo their number.
+
+    Returns
+    -------
+    DeviceSide
+        With all peers' memory mapped.
+
+    Raises
+    ------
+    UnsupportedError
+        A rank has no GPU, or one that cannot reach another's memory; raised on all ranks.
+    """
+    if comm.world_size > MAX_RANKS:
+        raise UnsupportedError(
+            f"a communicator has at most {MAX_RANKS} ranks on GPUs; got {comm.world_size}"
+        )
+    device: Device | None = None
+    facts: dict[str, Any] = {}
+    problem = ""
+    try:
+        library = open_library(toolkit)
+        if ordinal is None and array is not None:
+            ordinal = library.device_of(describe_device_array(array, "x", -1).address)
+        if ordinal is None or ordinal < 0:
+            ordinal = comm.rank % library.device_count()
+        device = Device(library, ordinal)
+        facts = {"bus": device.bus, "blocks": device.multiprocessors, "ordinal": ordinal}
+    except (UnsupportedError, CudaError) as error:
+        problem = str(error)
+    everyone = [json.loads(data) for data in agree(comm, json.dumps(facts).encode(), problem)]
+    if device is None:
+        raise UsageError(problem)
+    # All blocks of all ranks of a GPU must be resident at once: they wait for each other.
+    sharing = [sum(theirs["bus"] == other["bus"] for other in everyone) for theirs in everyone]
+    blocks = min(
+        max(1, theirs["blocks"] // ranks) for theirs, ranks in zip(everyone, sharing, strict=True)
+    )
+    endpoint: Endpoint | None = None
+    try:
+        endpoint = Endpoint(
+            device,
+            comm.rank,
+            comm.world_size,
+            blocks=min(blocks, MAX_BLOCKS),
+            staging_bytes=comm.tuning.gpu_one_shot_bytes,
+            window_bytes=comm.tuning.gpu_window_bytes,
+            timeout_seconds=comm.settings.timeout_seconds,
+        )
+    except CudaError as error:
+        problem = str(error)
+    tickets = agree(comm, endpoint.ticket() if endpoint else b"", problem)
+    if endpoint is None:
+        raise UsageError(problem)
+    for peer, theirs in enumerate(everyone):
+        if peer != comm.rank and not problem:
+            try:
+                if theirs["ordinal"] < device.library.device_count():
+                    device.reach(theirs["ordinal"])
+                endpoint.attach(peer, tickets[peer])
+            except CudaError as error:
+                problem = f"the GPU of rank {comm.rank} cannot reach that of rank {peer}: {error}"
+    agree(comm, b"", problem)
+    agree(comm, b"", _probe_peers(comm, endpoint))
+    loader = GridLoader(
+        comm.settings.cache_dir, comm.settings.no_compile, toolkit.find_compiler, device.target
+    )
+    return DeviceSide(comm, endpoint, loader)
+
+
+def _probe_peers(comm: Communicator, endpoint: Endpoint) -> str:
+    # Mappings have been seen that say yes to everything and give other bytes back (IOMMUs): every
+    # rank writes into every window, and looks at what the others wrote into its own.
+    import numpy as np
+
+    rank, device = comm.rank, endpoint.device
+    pattern = np.full(_PROBE_BYTES, rank + 1, np.uint8)
+    problem = ""
+    try:
+        for peer in range(comm.world_size):
+            device.copy(
+                endpoint.window(peer) + rank * _PROBE_BYTES, pattern.ctypes.data, _PROBE_BYTES
+            )
+        device.synchronize(_LEGACY_STREAM)
+    except CudaError as error:
+        problem = str(error)
+    agree(comm, b"", problem)
+    found = np.zeros((comm.world_size, _PROBE_BYTES), np.uint8)
+    device.copy(found.ctypes.data, endpoint.window(rank), found.nbytes)
+    device.synchronize(_LEGACY_STREAM)
+    for peer in range(comm.world_size):
+        if not (found[peer] == peer + 1).all():
+            return f"what rank {peer} writes into the GPU memory of rank {rank} does not arrive"
+    return ""

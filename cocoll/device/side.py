@@ -1,0 +1,299 @@
+"""A communicator's side on a GPU: opened by all ranks together, with memory that peers map."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from cocoll import _core
+from cocoll.cuda.binding import (
+    Device,
+    DeviceStream,
+    Endpoint,
+    Kernels,
+    Memory,
+)
+from cocoll.device.agreement import agree
+from cocoll.device.array import DeviceArray
+from cocoll.errors import (
+    AbortedError,
+    CocollError,
+    CollectiveMismatchError,
+    CommTimeoutError,
+    CudaError,
+    UnsupportedError,
+)
+from cocoll.failure import AbortReason, Purpose
+from cocoll.symmetric import Allocation, SymmetricHeap
+
+if TYPE_CHECKING:
+    from cocoll.communicator import Communicator
+    from cocoll.dtypes import DType
+    from cocoll.kernels.grid_loader import GridLoader
+    from cocoll.kernels.spec import KernelSpec
+
+__all__ = ["DeviceSide", "Place"]
+
+# COCOLL_GRID_* of kernels/grid_abi.h.
+_LATE, _MISMATCH, _POISONED = 1, 2, 3
+_PROBE_BYTES = 64
+# How long a rank that closes waits for the others before it leaves its memory to the process's end.
+_FAREWELL_SECONDS = 5.0
+_LEGACY_STREAM = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a symmetric array lies: the same on every rank.
+
+    Attributes
+    ----------
+    segment : int
+        Which of the segments.
+    offset_bytes : int
+        Where in it.
+    """
+
+    segment: int
+    offset_bytes: int
+
+
+class _Segment:
+    """One range of device memory of every rank, given out by the same rules on all of them."""
+
+    def __init__(self, views: list[Memory], rank: int, nbytes: int) -> None:
+        self.views = views
+        self.own = views[rank]
+        self.heap = SymmetricHeap(0, nbytes)
+        self.nbytes = nbytes
+
+
+class _Block:
+    """Keeps an allocation; its end only marks it."""
+
+    def __init__(self, freed: list[tuple[int, int]], key: tuple[int, int], segment: Memory) -> None:
+        self._freed = freed
+        self._key = key
+        self._segment = segment
+
+    def __del__(self) -> None:
+        self._freed.append(self._key)
+
+
+class DeviceSide:
+    """One rank's side of a communicator on its GPU; made by `open_device`.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Whose.
+    endpoint : Endpoint
+        With all peers attached.
+    loader : GridLoader
+        Of kernels.
+    """
+
+    def __init__(self, comm: Communicator, endpoint: Endpoint, loader: GridLoader) -> None:
+        self.endpoint = endpoint
+        self._loader = loader
+        self._segment_bytes = comm.tuning.gpu_segment_bytes
+        self._segments: list[_Segment] = []
+        self._freed: list[tuple[int, int]] = []
+        self._functions: dict[str, int] = {}
+        self._kernels: list[Kernels] = []
+        self._error: CocollError | None = None
+        self.last_number = -1
+        # Not the default stream: ranks of one process share that, and their kernels wait for each
+        # other.
+        self.stream = DeviceStream(endpoint.device)
+
+    @property
+    def device(self) -> Device:
+        """The rank's GPU."""
+        return self.endpoint.device
+
+    # --- Memory. ---
+
+    def empty(self, comm: Communicator, shape: tuple[int, ...], dtype: DType) -> DeviceArray:
+        """Make an array in memory that all ranks map; see `Communicator.empty`."""
+        nbytes = math.prod(shape) * dtype.itemsize_bytes
+        freed, self._freed[:] = list(self._freed), []
+        for index, key in freed:
+            self._segments[index].heap.mark(key)
+        marks = [segment.heap.marks for segment in self._segments]
+        if any(marks):
+            # What is given out again must not be in use by what was queued here.
+            self.drain(comm)
+        request = [list(shape), dtype.label]
+        message = json.dumps([request, marks]).encode()
+        everyone = [
+            json.loads(data) for data in _core.exchange(comm, Purpose.EMPTY_ON_DEVICE, message)
+        ]
+        _check_requests([theirs for theirs, _ in everyone])
+        for index, segment in enumerate(self._segments):
+            segment.heap.reclaim([theirs[index] for _, theirs in everyone])
+        index, allocation = self._allocate(comm, nbytes)
+        own = self._segments[index].own
+        block = _Block(self._freed, (index, allocation.key), own)
+        address = own.address + allocation.offset_bytes
+        return DeviceArray(self.device, address, shape, dtype, block, self.stream)
+
+    def _allocate(self, comm: Communicator, nbytes: int) -> tuple[int, Allocation]:
+        for index, segment in enumerate(self._segments):
+            try:
+                return index, segment.heap.allocate(nbytes)
+            except MemoryError:
+                continue
+        # Room for the stagger of large blocks too.
+        unit = 4 << 20
+        wanted = max(self._segment_bytes, -(-(nbytes + unit) // unit) * unit)
+        self._segments.append(self._make_segment(comm, wanted))
+        return len(self._segments) - 1, self._segments[-1].heap.allocate(nbytes)
+
+    def _make_segment(self, comm: Communicator, nbytes: int) -> _Segment:
+        own: Memory | None = None
+        problem = ""
+        try:
+            own = Memory.create(self.device, nbytes)
+        except CudaError as error:
+            problem = str(error)
+        tickets = agree(comm, own.ticket() if own else b"", problem)
+        views: list[Memory] = []
+        try:
+            for peer, ticket in enumerate(tickets):
+                mine = peer == comm.rank and own
+                views.append(mine or Memory.attach(self.device, ticket, nbytes))
+        except CudaError as error:
+            problem = str(error)
+        agree(comm, b"", problem)
+        return _Segment(views, comm.rank, nbytes)
+
+    def shard_zeros(self, length: int, dtype: DType) -> DeviceArray:
+        """Make a zeroed private array; see `Communicator.shard_zeros`."""
+        memory = Memory.create(self.device, max(length * dtype.itemsize_bytes, 1))
+        return DeviceArray(self.device, memory.address, (length,), dtype, memory, self.stream)
+
+    def place_of(self, address: int, nbytes: int) -> Place | None:
+        """Say where in the symmetric memory an array lies, None if it does not."""
+        for index, segment in enumerate(self._segments):
+            offset = address - segment.own.address
+            if offset >= 0 and offset + nbytes <= segment.nbytes:
+                return Place(index, offset)
+        return None
+
+    def addresses(self, place: Place) -> list[int]:
+        """Give where a place lies of every rank."""
+        return [view.address + place.offset_bytes for view in self._segments[place.segment].views]
+
+    # --- Kernels. ---
+
+    def function(self, comm: Communicator, spec: KernelSpec) -> int:
+        """Give a kernel's handle; collective where it is not loaded yet."""
+        name = spec.name()
+        if name not in self._functions:
+            failure: CocollError | None = None
+            try:
+                symbol, image = self._loader.load(spec)
+                kernels = Kernels(self.device, image)
+                self._kernels.append(kernels)
+                handle = kernels.function(symbol)
+            except CocollError as error:
+                failure = error
+            text = f"{type(failure).__name__}: {failure}" if failure else ""
+            reports = _core.exchange(comm, Purpose.PREPARE, text.encode(), inside=True)
+            if failure is not None:
+                raise failure
+            for rank, report in enumerate(reports):
+                if report:
+                    raise UnsupportedError(
+                        f"rank {rank} could not prepare a kernel for its GPU: {report.decode()}"
+                    )
+            self._functions[name] = handle
+        return self._functions[name]
+
+    # --- Its end. ---
+
+    def give_up(self) -> None:
+        """Make all kernels that wait end, here and on all peers."""
+        self.endpoint.poison()
+
+    def drain(self, comm: Communicator) -> None:
+        """Wait until this rank's operations have ended, well or not."""
+        stop = time.monotonic() + comm.settings.timeout_seconds
+        while not self.is_idle() and time.monotonic() < stop:
+            time.sleep(1e-4)
+
+    def is_idle(self) -> bool:
+        """Whether all that was issued has completed."""
+        return self.last_number < 0 or self.endpoint.is_done(self.last_number)
+
+    def close(self, comm: Communicator) -> None:
+        """Let go of peers' memory, and of the own once no peer can use it any more."""
+        if not self.is_idle():
+            # Kernels that do not end use it themselves.
+            self.endpoint.abandon()
+            return
+        self.endpoint.detach()
+        for segment in self._segments:
+            for peer, view in enumerate(segment.views):
+                if peer != comm.rank:
+                    view.close()
+        stop = time.monotonic() + _FAREWELL_SECONDS
+        while time.monotonic() < stop:
+            if all(comm._inspect(peer)["left"] for peer in range(comm.world_size)):
+                # Arrays of the caller keep their segments.
+                self.endpoint.close()
+                self._segments.clear()
+                return
+            time.sleep(1e-3)
+        self.endpoint.abandon()
+
+    def make_failure(self, comm: Communicator) -> CocollError | None:
+        """Give what a kernel gave up for as an exception, and give the communicator up; or None."""
+        found = self.endpoint.failure()
+        if found is None or self._error is not None:
+            return self._error
+        reason, _, peer, wanted, seen = found
+        error: CocollError
+        if reason == _LATE:
+            abort = AbortReason.TIMEOUT
+            error = CommTimeoutError(
+                f"rank {comm.rank} waited {comm.settings.timeout_seconds} s on its GPU for rank "
+                f"{peer}, which did not come; the communicator is closed",
+                ranks=(peer,),
+            )
+        elif reason == _MISMATCH:
+            abort = AbortReason.EXCEPTION
+            error = CollectiveMismatchError(
+                f"ranks {comm.rank} and {peer} asked for different operations on their GPUs, or "
+                f"for arrays at different places of symmetric memory (signatures "
+                f"{wanted >> 32:08x} and {seen >> 32:08x}); nothing has moved, and the "
+                f"communicator is closed",
+                requests={},
+            )
+        else:
+            abort = AbortReason.EXCEPTION
+            error = AbortedError(
+                f"another rank gave the communicator up while rank {comm.rank} was in an operation "
+                f"on its GPU; it is closed"
+            )
+        self._error = error
+        comm._give_up(abort)
+        return error
+
+
+def _check_requests(requests: list[list[Any]]) -> None:
+    if all(request == requests[0] for request in requests):
+        return
+    listing = {
+        rank: f"empty({tuple(shape)}, {label!r}, device='cuda')"
+        for rank, (shape, label) in enumerate(requests)
+    }
+    raise CollectiveMismatchError(
+        "the ranks asked for different arrays; none was made: "
+        + "; ".join(f"rank {rank}: {text}" for rank, text in listing.items()),
+        requests=listing,
+    )

@@ -1,0 +1,399 @@
+"""The steps of an operation on a GPU: kernels and copies, for every rank, from agreed facts.
+
+Symmetric arrays are worked on where they lie. Ordinary ones go through a window of device memory,
+chunk by chunk: every rank copies what the owners will read, one kernel reduces, runs the epilogue
+and hands the results over, and every rank copies its own away. Small ones go one-shot: all that
+into one kernel. Whether arrays are symmetric, and where, is part of the signature that the kernels
+compare: ranks that differ find out before anything has moved.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cocoll.cuda.binding import Operation
+from cocoll.dtypes import DType
+from cocoll.failure import Kind, Option
+from cocoll.kernels.spec import KernelSpec
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_range
+
+if TYPE_CHECKING:
+    from cocoll.communicator import Communicator
+    from cocoll.device.array import DeviceDescription
+    from cocoll.device.layout import Operand
+    from cocoll.device.side import DeviceSide, Place
+
+__all__ = [
+    "Reduction",
+    "add_allgather",
+    "add_broadcast",
+    "add_meeting",
+    "plan_reduction",
+    "sign",
+]
+
+_ALIGNED_BYTES = 16
+_THREADS = 512
+# Packs of 16 bytes that a thread works on before it is worth another block.
+_PACKS_OF_A_THREAD = 4
+_LANE_BYTES = 128
+
+
+@dataclass
+class Reduction:
+    """What all ways of carrying a reduction out have in common.
+
+    Attributes
+    ----------
+    comm, side : Communicator, DeviceSide
+        Whose.
+    kind : Kind
+        Which collective.
+    spec : KernelSpec
+        What its kernel computes.
+    source, results : DeviceDescription
+        The caller's arrays; each result the whole vector or, scattered, this rank's block.
+    count, block : int
+        Elements of the logical vector, and of a rank's block of it.
+    options : Option
+        Agreed.
+    operands : list of Operand
+        The epilogue's arrays.
+    """
+
+    comm: Communicator
+    side: DeviceSide
+    kind: Kind
+    spec: KernelSpec
+    source: DeviceDescription
+    results: list[DeviceDescription]
+    count: int
+    block: int
+    options: Option
+    operands: list[Operand] = field(default_factory=list)
+
+    @property
+    def scattered(self) -> bool:
+        """Whether every rank keeps its own block of the results alone."""
+        return self.kind in (Kind.REDUCE_SCATTER, Kind.REDUCE_SCATTER_FUSED)
+
+    def own(self) -> tuple[int, int]:
+        """Give this rank's block."""
+        return block_range(self.comm.rank, self.count, self.block)
+
+
+def _blocks(side: DeviceSide, elements: int, itemsize_bytes: int) -> int:
+    # Agreed: from agreed numbers alone.
+    of_a_block = _THREADS * _PACKS_OF_A_THREAD * max(1, _ALIGNED_BYTES // itemsize_bytes)
+    return max(1, min(side.endpoint.blocks, -(-elements // of_a_block)))
+
+
+def sign(*facts: object) -> int:
+    """Give the signature of agreed facts.
+
+    Parameters
+    ----------
+    *facts : object
+        Whose repr is the same on all ranks.
+
+    Returns
+    -------
+    int
+        32 bits, not zero: that is what memory holds that nobody has signed.
+    """
+    return zlib.crc32(repr(facts).encode()) | 1
+
+
+def _all_aligned(addresses: Sequence[int]) -> bool:
+    return all(address % _ALIGNED_BYTES == 0 for address in addresses)
+
+
+# ---- reductions --------------------------------------------------------------------------------
+
+
+def plan_reduction(work: Reduction) -> tuple[Operation, str]:
+    """Choose the way of a reduction, and make its steps.
+
+    Parameters
+    ----------
+    work : Reduction
+        What is to be done.
+
+    Returns
+    -------
+    tuple of Operation and str
+        The steps, and the way's name.
+    """
+    side = work.side
+    places = [side.place_of(work.source.address, work.source.nbytes)]
+    if not work.scattered:
+        places += [side.place_of(result.address, result.nbytes) for result in work.results]
+    everywhere = not (
+        work.scattered
+        or Option.ZERO_GRAD in work.options
+        or any(operand.sharded for operand in work.operands)
+    )
+    size = work.count * work.source.dtype.itemsize_bytes
+    if everywhere and size <= side.endpoint.staging_bytes:
+        way = "one_shot"
+        operation = _sign_operation(work, way, ())
+        _add_one_shot(work, operation)
+    elif all(place is not None for place in places):
+        way = "two_shot"
+        found = [place for place in places if place is not None]
+        operation = _sign_operation(work, way, [(p.segment, p.offset_bytes) for p in found])
+        _add_two_shot(work, operation, found)
+    else:
+        way = "two_shot staged"
+        operation = _sign_operation(work, way, ())
+        _add_staged(work, operation)
+    return operation, way
+
+
+def _sign_operation(work: Reduction, way: str, places: object) -> Operation:
+    facts = (
+        int(work.kind),
+        work.spec.name(),
+        int(work.source.dtype),
+        work.count,
+        int(work.options),
+        way,
+        places,
+    )
+    return Operation(work.side.endpoint, sign(*facts))
+
+
+def _add_launch(
+    work: Reduction,
+    operation: Operation,
+    function: int,
+    begin: int,
+    end: int,
+    sources: Sequence[int],
+    destinations: Sequence[Sequence[int]],
+    *,
+    largest: int,
+    own_source: int | None = None,
+) -> None:
+    """Add one kernel; `sources` and `destinations` are of element 0 of the logical vector."""
+    itemsize = work.source.dtype.itemsize_bytes
+    starts = [address + begin * itemsize for address in sources]
+    if own_source is not None:
+        starts.append(own_source + begin * itemsize)
+    for places, result in zip(destinations, work.results, strict=True):
+        starts += [address + begin * result.dtype.itemsize_bytes for address in places]
+    for operand in work.operands:
+        if operand.layout is None:
+            first = begin - operand.origin
+            starts.append(operand.address + first * operand.itemsize_bytes)
+    layouts = [operand.layout for operand in work.operands if operand.layout is not None]
+    numbers = iter(range(len(layouts)))
+    operation.launch(
+        function,
+        _blocks(work.side, largest, itemsize),
+        begin,
+        end,
+        sources,
+        destinations,
+        [
+            (operand.address, operand.origin, -1 if operand.layout is None else next(numbers))
+            for operand in work.operands
+        ],
+        layouts,
+        own_source=own_source,
+        aligned=_all_aligned(starts),
+        zero_sources=Option.ZERO_GRAD in work.options,
+    )
+
+
+def _add_one_shot(work: Reduction, operation: Operation) -> None:
+    function = work.side.function(work.comm, work.spec)
+    _add_launch(
+        work,
+        operation,
+        function,
+        0,
+        work.count,
+        (),
+        [[result.address] for result in work.results],
+        largest=work.count,
+        own_source=work.source.address,
+    )
+
+
+def _add_two_shot(work: Reduction, operation: Operation, places: list[Place]) -> None:
+    function = work.side.function(work.comm, work.spec)
+    begin, end = work.own()
+    if work.scattered:
+        # The result is this rank's block alone: its element `begin` is the first there is.
+        destinations = [
+            [result.address - begin * result.dtype.itemsize_bytes] for result in work.results
+        ]
+    else:
+        destinations = [work.side.addresses(place) for place in places[1:]]
+    _add_launch(
+        work,
+        operation,
+        function,
+        begin,
+        end,
+        work.side.addresses(places[0]),
+        destinations,
+        largest=work.block,
+    )
+
+
+def _add_staged(work: Reduction, operation: Operation) -> None:
+    """Add chunks through the windows of all ranks."""
+    comm, side = work.comm, work.side
+    function = side.function(comm, work.spec)
+    world_size, itemsize = comm.world_size, work.source.dtype.itemsize_bytes
+    handed = [] if work.scattered else work.results
+    widest = itemsize + sum(result.dtype.itemsize_bytes for result in handed)
+    room = side.endpoint.window_bytes - _LANE_BYTES * (1 + len(handed))
+    unit = SHARD_ALIGNMENT_ELEMENTS
+    piece = max(unit, room // (world_size * widest) // unit * unit)
+    windows = [side.endpoint.window(rank) for rank in range(world_size)]
+    # Behind the sources lie the results, each where a pack may begin.
+    offsets = []
+    offset = piece * world_size * itemsize
+    for result in handed:
+        offset = -(-offset // _LANE_BYTES) * _LANE_BYTES
+        offsets.append(offset)
+        offset += piece * world_size * result.dtype.itemsize_bytes
+    for first in range(0, max(work.block, 1), piece):
+        parts = []  # of every owner: where its part of the chunk lies in the vector
+        for owner in range(world_size):
+            begin, end = block_range(owner, work.count, work.block)
+            start = min(begin + first, end)
+            parts.append((start, min(start + piece, end)))
+        for owner, (start, stop) in enumerate(parts):
+            nbytes = (stop - start) * itemsize
+            here = work.source.address + start * itemsize
+            operation.copy(windows[comm.rank] + owner * piece * itemsize, here, nbytes)
+            if Option.ZERO_GRAD in work.options:
+                operation.clear(here, nbytes)
+        begin, end = parts[comm.rank]
+        place = comm.rank * piece
+        sources = [window + (place - begin) * itemsize for window in windows]
+        if work.scattered:
+            start, _ = work.own()
+            destinations = [
+                [result.address - start * result.dtype.itemsize_bytes] for result in work.results
+            ]
+        else:
+            destinations = [
+                [w + offset + (place - begin) * result.dtype.itemsize_bytes for w in windows]
+                for offset, result in zip(offsets, handed, strict=True)
+            ]
+        _add_launch(work, operation, function, begin, end, sources, destinations, largest=piece)
+        for offset, result in zip(offsets, handed, strict=True):
+            size = result.dtype.itemsize_bytes
+            for owner, (start, stop) in enumerate(parts):
+                operation.copy(
+                    result.address + start * size,
+                    windows[comm.rank] + offset + owner * piece * size,
+                    (stop - start) * size,
+                )
+
+
+# ---- copies ------------------------------------------------------------------------------------
+
+
+def add_meeting(comm: Communicator, side: DeviceSide, operation: Operation) -> None:
+    """Add a kernel without elements: it meets all peers, and is done.
+
+    Parameters
+    ----------
+    comm, side : Communicator, DeviceSide
+        Whose.
+    operation : Operation
+        To which it is added.
+    """
+    function = side.function(comm, KernelSpec("sum", DType.UINT8, None))
+    operation.launch(function, 1, 0, 0, [0] * comm.world_size, [[]])
+
+
+def add_allgather(
+    comm: Communicator,
+    side: DeviceSide,
+    operation: Operation,
+    source: DeviceDescription,
+    result: DeviceDescription,
+    block: int,
+    place: Place | None,
+) -> None:
+    """Add the steps of an all-gather: every rank copies each block from its owner.
+
+    Parameters
+    ----------
+    comm, side : Communicator, DeviceSide
+        Whose.
+    operation : Operation
+        To which they are added.
+    source, result : DeviceDescription
+        This rank's block, and the whole vector.
+    block : int
+        Elements of a rank's block.
+    place : Place or None
+        Where the block lies in symmetric memory.
+    """
+    itemsize = source.dtype.itemsize_bytes
+    piece = block if place else side.endpoint.window_bytes // itemsize
+    begins = [side.endpoint.window(rank) for rank in range(comm.world_size)]
+    if place is not None:
+        begins = side.addresses(place)
+    for first in range(0, max(block, 1), max(piece, 1)):
+        if place is None:
+            own = max(0, min(piece, source.count - first))
+            operation.copy(begins[comm.rank], source.address + first * itemsize, own * itemsize)
+        add_meeting(comm, side, operation)
+        for owner in range(comm.world_size):
+            start, stop = block_range(owner, result.count, block)
+            start = min(start + first, stop)
+            length = min(piece, stop - start)
+            operation.copy(result.address + start * itemsize, begins[owner], length * itemsize)
+        add_meeting(comm, side, operation)
+
+
+def add_broadcast(
+    comm: Communicator,
+    side: DeviceSide,
+    operation: Operation,
+    source: DeviceDescription,
+    result: DeviceDescription,
+    root: int,
+    place: Place | None,
+) -> None:
+    """Add the steps of a broadcast: every rank copies from the root.
+
+    Parameters
+    ----------
+    comm, side : Communicator, DeviceSide
+        Whose.
+    operation : Operation
+        To which they are added.
+    source, result : DeviceDescription
+        The root's data, and where it goes.
+    root : int
+        Whose data.
+    place : Place or None
+        Where the data lies in symmetric memory.
+    """
+    itemsize = source.dtype.itemsize_bytes
+    piece = source.count if place else side.endpoint.window_bytes // itemsize
+    for first in range(0, max(source.count, 1), max(piece, 1)):
+        nbytes = min(piece, source.count - first) * itemsize
+        here = source.address + first * itemsize
+        there = result.address + first * itemsize
+        begin = side.endpoint.window(root)
+        if place is not None:
+            begin = side.addresses(place)[root]
+        elif comm.rank == root:
+            operation.copy(begin, here, nbytes)
+        add_meeting(comm, side, operation)
+        operation.copy(there, here if comm.rank == root else begin, nbytes)
+        add_meeting(comm, side, operation)

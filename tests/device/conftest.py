@@ -1,0 +1,36 @@
+"""The emulated device, and what it must not have noticed when a test ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cocoll.testing.emulation import emulate_device
+from tests.helpers.on_device import Graphs
+
+if TYPE_CHECKING:
+    from cocoll.cuda.toolkit import Toolkit
+
+
+@pytest.fixture(scope="session")
+def toolkit(private_cache: None) -> Toolkit:
+    return emulate_device(Path(os.environ["COCOLL_CACHE_DIR"]))
+
+
+@pytest.fixture
+def graphs(toolkit: Toolkit) -> Graphs:
+    return Graphs(toolkit)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(graphs: Graphs) -> Iterator[None]:
+    before = graphs.faults()
+    yield
+    gc.collect()
+    assert graphs.faults() == before
+    assert graphs.allocations() == 0

@@ -1,0 +1,121 @@
+"""Calls on a GPU beside the same calls on the host: both must give the same bits."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import cocoll
+from cocoll.array import numpy_dtype
+from cocoll.cuda.binding import DeviceStream
+from cocoll.device.array import DeviceArray
+from cocoll.dtypes import DType
+
+if TYPE_CHECKING:
+    from cocoll.cuda.toolkit import Toolkit
+
+__all__ = [
+    "MEMORIES",
+    "TUNING",
+    "Graphs",
+    "fill",
+    "gpu_stream",
+    "make_array",
+    "put",
+    "same_bits",
+]
+
+#: Limits so low that a few thousand elements go through every way.
+TUNING = cocoll.Tuning(gpu_one_shot_bytes=1024, gpu_window_bytes=1 << 16, gpu_segment_bytes=1 << 20)
+
+MEMORIES = ("symmetric", "ordinary")
+
+
+def make_array(
+    comm: cocoll.Communicator, shape: tuple[int, ...], dtype: str, memory: str
+) -> DeviceArray:
+    """Make an array on the rank's GPU."""
+    if memory == "symmetric":
+        made = comm.empty(shape, dtype, device="cuda")
+        assert isinstance(made, DeviceArray)
+        return made
+    side = comm._open_side(None)
+    flat = side.shard_zeros(int(np.prod(shape, dtype=np.int64)), DType.parse(dtype))
+    return DeviceArray(side.device, flat._address, shape, DType.parse(dtype), flat, side.stream)
+
+
+def put(comm: cocoll.Communicator, values: np.ndarray[Any, Any], memory: str) -> DeviceArray:
+    """Copy an array to the rank's GPU."""
+    label = {"uint16": "bfloat16"}.get(str(values.dtype), str(values.dtype))
+    made = make_array(comm, values.shape, label, memory)
+    made.set(values)
+    return made
+
+
+def fill(rank: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Give values of both signs, different on every rank."""
+    random = np.random.default_rng(1000 * seed + rank)
+    if np.issubdtype(numpy_dtype(DType.parse(dtype)), np.integer):
+        low = 0 if dtype == "uint8" else -50
+        return random.integers(low, 50, shape).astype(dtype)
+    return random.standard_normal(shape).astype(np.float32).astype(numpy_dtype(DType.parse(dtype)))
+
+
+def same_bits(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> None:
+    """Compare two arrays bit by bit."""
+    assert found.dtype == wanted.dtype
+    assert found.shape == wanted.shape
+    assert found.tobytes() == wanted.tobytes()
+
+
+@contextmanager
+def gpu_stream(comm: cocoll.Communicator) -> Iterator[int]:
+    """Lend a stream of the rank's GPU."""
+    stream = DeviceStream(comm._open_side(None).device)
+    yield stream.handle
+    stream.synchronize()
+
+
+class Graphs:
+    """What a framework does to capture and replay; and what the emulated device has noticed.
+
+    Parameters
+    ----------
+    toolkit : Toolkit
+        Of the emulated device.
+    """
+
+    def __init__(self, toolkit: Toolkit) -> None:
+        self._library = ctypes.CDLL(toolkit.driver_path)
+        self._library.emulated_faults.restype = ctypes.c_char_p
+
+    def begin(self, stream: int) -> None:
+        """Begin a capture that is this thread's own."""
+        self._check(self._library.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), 1))
+
+    def end(self, stream: int) -> ctypes.c_void_p:
+        """Give the graph."""
+        graph = ctypes.c_void_p()
+        self._check(self._library.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)))
+        return graph
+
+    def launch(self, graph: ctypes.c_void_p, stream: int) -> None:
+        """Replay."""
+        self._check(self._library.cuGraphLaunch(graph, ctypes.c_void_p(stream)))
+
+    def faults(self) -> str:
+        """Give what went wrong without an error."""
+        text: bytes = self._library.emulated_faults()
+        return text.decode()
+
+    def allocations(self) -> int:
+        """Give how many pieces of memory there are."""
+        return int(self._library.emulated_allocation_count())
+
+    @staticmethod
+    def _check(result: int) -> None:
+        assert result == 0, result
