@@ -132,8 +132,8 @@ def _no_array(name: str, value: object) -> UsageError:
 
 def _on_device(name: str, what: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} must lie in host memory, as the other arrays of the call do; got {what}. All "
-        f"arrays of a call lie on the host, or all on the rank's GPU"
+        f"{name} must lie in host memory, as the other arrays of the call do; got {what}. Copy it: "
+        f"the arrays of a call lie all on the host, or all on the rank's CUDA device"
     )
 
 

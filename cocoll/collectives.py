@@ -198,7 +198,9 @@ class SlowPath:
     @staticmethod
     def barrier_on_device(comm: Communicator, stream: object) -> object:
         """Let a stream of every rank's GPU wait for those of the others."""
-        if not is_cuda_stream(stream):
+        # An int is a stream only where there is a GPU that it may be of.
+        handle = isinstance(stream, int) and comm._side is not None
+        if not handle and not is_cuda_stream(stream):
             return resolve_stream(stream)
         from cocoll.device import calls
 

@@ -183,7 +183,7 @@ class CommTimeoutError(TransportError, TimeoutError):
 
 
 class BackendError(CocollError):
-    """A library below reported a failure (planned: nothing raises it, or its classes, yet).
+    """A library below reported a failure.
 
     Attributes
     ----------
@@ -195,7 +195,7 @@ class BackendError(CocollError):
 
 
 class CudaError(BackendError):
-    """A CUDA driver call failed (planned)."""
+    """A function of the CUDA driver failed."""
 
 
 class MpiError(BackendError):

@@ -11,7 +11,7 @@ __all__ = ["Stream", "is_cuda_stream", "resolve_stream"]
 
 
 def is_cuda_stream(stream: Any) -> bool:
-    """Say whether something is a stream of a GPU: CuPy's, torch's, of its protocol, or an int.
+    """Say whether something is a stream of a GPU: CuPy's, torch's, or of their protocol.
 
     Parameters
     ----------
@@ -23,8 +23,6 @@ def is_cuda_stream(stream: Any) -> bool:
     bool
         Whether operations on arrays of a GPU can be queued on it.
     """
-    if isinstance(stream, int):
-        return not isinstance(stream, bool)
     return any(hasattr(stream, name) for name in ("__cuda_stream__", "cuda_stream"))
 
 

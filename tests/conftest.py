@@ -45,7 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def private_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Give compiled kernels a place of their own, so that no run sees another's."""
+    """Give compiled kernels a place of their own, so that no run sees another's.
+
+    The workers of one run share it: their temporary folders lie side by side.
+    """
+    base = tmp_path_factory.getbasetemp()
+    shares = "PYTEST_XDIST_WORKER" in os.environ
+    cache = base.parent / "shared-cache" if shares else tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COCOLL_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("COCOLL_CACHE_DIR", str(cache))
         yield

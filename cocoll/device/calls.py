@@ -10,6 +10,7 @@ from cocoll.device.array import (
     DeviceArray,
     DeviceDescription,
     current_stream,
+    describe_device_array,
     read_stream,
 )
 from cocoll.dtypes import DType
@@ -91,6 +92,8 @@ def bind_simple(
             raise UsageError(f"x must be an array; got None on rank {comm.rank}")
         x = out
     source = describe(side, comm, x, "x", code, written=out is None and kind is Kind.ALLREDUCE)
+    if layout is None and _means_shards(side, kind, source, out, code):
+        layout = "shard"
     options = Option.SHARD if layout == "shard" else Option(0)
     alignment = SHARD_ALIGNMENT_ELEMENTS
     if kind in (Kind.REDUCE_SCATTER, Kind.ALLGATHER) and layout != "shard":
@@ -134,6 +137,17 @@ def bind_simple(
     else:
         operation, way = _bind_copies(comm, side, kind, source, result, block, options, root)
     return bound_to(comm, side, operation, stream, x, output=output, keep=(x, out), algorithm=way)
+
+
+def _means_shards(
+    side: DeviceSide, kind: Kind, source: DeviceDescription, out: Any, code: int
+) -> bool:
+    # An array from shard_zeros says by itself that shards are meant.
+    if kind is Kind.ALLGATHER:
+        return side.is_shard(source.address)
+    if kind is not Kind.REDUCE_SCATTER or out is None:
+        return False
+    return side.is_shard(describe_device_array(out, "out", code).address)
 
 
 def _bind_copies(
@@ -205,7 +219,7 @@ def _make_output(side: DeviceSide, like: Any, length: int, dtype: DType) -> Any:
         import cupy
 
         return cupy.empty((length,), like.dtype)
-    return side.shard_zeros(length, dtype)
+    return side.zeros(length, dtype)
 
 
 def bind_barrier(comm: Communicator, stream: Any) -> BoundDeviceOperation:

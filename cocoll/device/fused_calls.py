@@ -198,7 +198,7 @@ def _fused_results(
             found.append(target)
             continue
         if kind is Kind.REDUCE_SCATTER_FUSED and out is None:
-            output = out = side.shard_zeros(shard, result.dtype)
+            output = out = side.zeros(shard, result.dtype)
         name = "x" if out is None else "out"
         target = describe(side, comm, x if out is None else out, name, code, written=True)
         if target.dtype != result.dtype:

@@ -83,6 +83,19 @@ class _Block:
         self._freed.append(self._key)
 
 
+class _Shard:
+    """Keeps a shard's memory, and its place in the list of shards."""
+
+    def __init__(self, shards: set[int], memory: Memory) -> None:
+        self._shards = shards
+        self._memory = memory
+        shards.add(memory.address)
+
+    def __del__(self) -> None:
+        # Before the memory goes: another shard may be given the same address.
+        self._shards.discard(self._memory.address)
+
+
 class DeviceSide:
     """One rank's side of a communicator on its GPU; made by `open_device`.
 
@@ -104,6 +117,7 @@ class DeviceSide:
         self._freed: list[tuple[int, int]] = []
         self._functions: dict[str, int] = {}
         self._kernels: list[Kernels] = []
+        self._shards: set[int] = set()
         self._error: CocollError | None = None
         self.last_number = -1
         # Not the default stream: ranks of one process share that, and their kernels wait for each
@@ -171,10 +185,20 @@ class DeviceSide:
         agree(comm, b"", problem)
         return _Segment(views, comm.rank, nbytes)
 
-    def shard_zeros(self, length: int, dtype: DType) -> DeviceArray:
-        """Make a zeroed private array; see `Communicator.shard_zeros`."""
+    def zeros(self, length: int, dtype: DType) -> DeviceArray:
+        """Make a zeroed private array."""
         memory = Memory.create(self.device, max(length * dtype.itemsize_bytes, 1))
         return DeviceArray(self.device, memory.address, (length,), dtype, memory, self.stream)
+
+    def shard_zeros(self, length: int, dtype: DType) -> DeviceArray:
+        """Make a zeroed private array for a shard; see `Communicator.shard_zeros`."""
+        memory = Memory.create(self.device, max(length * dtype.itemsize_bytes, 1))
+        owner = _Shard(self._shards, memory)
+        return DeviceArray(self.device, memory.address, (length,), dtype, owner, self.stream)
+
+    def is_shard(self, address: int) -> bool:
+        """Say whether an array comes from `shard_zeros`."""
+        return address in self._shards
 
     def place_of(self, address: int, nbytes: int) -> Place | None:
         """Say where in the symmetric memory an array lies, None if it does not."""

@@ -732,6 +732,17 @@ Result cuStreamEndCapture(cuda::Stream stream, Graph** graph) {
   return cuda::kSuccess;
 }
 
+Result cuGraphInstantiateWithFlags(Graph** executable, Graph* graph, unsigned long long) {
+  if (capture_forbids()) return cuda::kCaptureUnsupported;
+  *executable = new Graph(*graph);
+  return cuda::kSuccess;
+}
+
+Result cuGraphExecDestroy(Graph* executable) {
+  delete executable;
+  return cuda::kSuccess;
+}
+
 Result cuGraphLaunch(Graph* graph, cuda::Stream stream) {
   for (const Item& item : graph->items) {
     const Result result = submit(stream, item);

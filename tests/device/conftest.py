@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cocoll.testing.emulation import emulate_device
-from tests.helpers.on_device import Graphs
+from cocoll.testing.graphs import Graphs
+from tests.helpers.on_device import Watch
 
 if TYPE_CHECKING:
     from cocoll.cuda.toolkit import Toolkit
@@ -28,9 +29,10 @@ def graphs(toolkit: Toolkit) -> Graphs:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(graphs: Graphs) -> Iterator[None]:
-    before = graphs.faults()
+def nothing_is_left(toolkit: Toolkit) -> Iterator[None]:
+    watch = Watch(toolkit)
+    before = watch.faults()
     yield
     gc.collect()
-    assert graphs.faults() == before
-    assert graphs.allocations() == 0
+    assert watch.faults() == before
+    assert watch.allocations() == 0

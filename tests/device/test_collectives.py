@@ -152,3 +152,18 @@ def test_arrays_outlive_their_communicator(toolkit: Toolkit) -> None:
         same_bits(x.get(), wanted)
 
     run_ranks(2, body, toolkit=toolkit, tuning=TUNING)
+
+
+def test_shards_say_what_they_are(toolkit: Toolkit) -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        count = 1003
+        values = fill(comm.rank, (count,), "float32")
+        x = put(comm, values, "ordinary")
+        shard = comm.shard_zeros(count, device="cuda")
+        whole = make_array(comm, (count,), "float32", "ordinary")
+        cocoll.reduce_scatter(x, out=shard)
+        cocoll.allgather(shard, out=whole).wait()
+        cocoll.allreduce(values)
+        same_bits(whole.get(), values)
+
+    run_ranks(3, body, toolkit=toolkit, tuning=TUNING)

@@ -14,7 +14,6 @@ from cocoll.testing import run_ranks
 from tests.helpers.on_device import (
     MEMORIES,
     TUNING,
-    Graphs,
     fill,
     gpu_stream,
     put,
@@ -23,6 +22,7 @@ from tests.helpers.on_device import (
 
 if TYPE_CHECKING:
     from cocoll.cuda.toolkit import Toolkit
+    from cocoll.testing.graphs import Graphs
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
@@ -43,14 +43,13 @@ def test_a_captured_step_is_replayed(memory: str, toolkit: Toolkit, graphs: Grap
             small = put(comm, np.ones(10, np.float32), memory)
             step = comm.bind(cocoll.allreduce_fused, x, adam, stream=stream, **gpu)
             mean = comm.bind(cocoll.allreduce, small, "avg", stream=stream)
-            graphs.begin(stream)
-            captured = step(lr=1e-3, step=1)
-            mean()
-            graph = graphs.end(stream)
+            with graphs.capture(stream) as graph:
+                captured = step(lr=1e-3, step=1)
+                mean()
             with pytest.raises(UsageError, match="captured"):
                 captured.wait()
             for _ in range(replays):
-                graphs.launch(graph, stream)
+                graph.launch(stream)
                 cocoll.allreduce_fused(gradient, adam, lr=1e-3, step=1, **host)
             # Operations of the host's own go on behind it.
             step(lr=1e-3, step=2).wait()
@@ -67,10 +66,9 @@ def test_what_is_not_bound_is_not_captured(toolkit: Toolkit, graphs: Graphs) -> 
         with gpu_stream(comm) as stream:
             x = put(comm, np.ones(100, np.float32), "symmetric")
             cocoll.allreduce(x, stream=stream).wait()
-            graphs.begin(stream)
-            with pytest.raises(PlanNotReadyError, match=r"comm\.bind"):
+            refused = pytest.raises(PlanNotReadyError, match=r"comm\.bind")
+            with graphs.capture(stream), refused:
                 cocoll.allreduce(x, stream=stream)
-            graphs.end(stream)
             cocoll.allreduce(x, stream=stream).wait()
 
     run_ranks(2, body, toolkit=toolkit, tuning=TUNING)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MEMORIES",
     "TUNING",
-    "Graphs",
+    "Watch",
     "fill",
     "gpu_stream",
     "make_array",
@@ -44,7 +44,7 @@ def make_array(
         assert isinstance(made, DeviceArray)
         return made
     side = comm._open_side(None)
-    flat = side.shard_zeros(int(np.prod(shape, dtype=np.int64)), DType.parse(dtype))
+    flat = side.zeros(int(np.prod(shape, dtype=np.int64)), DType.parse(dtype))
     return DeviceArray(side.device, flat._address, shape, DType.parse(dtype), flat, side.stream)
 
 
@@ -80,8 +80,8 @@ def gpu_stream(comm: cocoll.Communicator) -> Iterator[int]:
     stream.synchronize()
 
 
-class Graphs:
-    """What a framework does to capture and replay; and what the emulated device has noticed.
+class Watch:
+    """What the emulated device has noticed.
 
     Parameters
     ----------
@@ -93,20 +93,6 @@ class Graphs:
         self._library = ctypes.CDLL(toolkit.driver_path)
         self._library.emulated_faults.restype = ctypes.c_char_p
 
-    def begin(self, stream: int) -> None:
-        """Begin a capture that is this thread's own."""
-        self._check(self._library.cuStreamBeginCapture_v2(ctypes.c_void_p(stream), 1))
-
-    def end(self, stream: int) -> ctypes.c_void_p:
-        """Give the graph."""
-        graph = ctypes.c_void_p()
-        self._check(self._library.cuStreamEndCapture(ctypes.c_void_p(stream), ctypes.byref(graph)))
-        return graph
-
-    def launch(self, graph: ctypes.c_void_p, stream: int) -> None:
-        """Replay."""
-        self._check(self._library.cuGraphLaunch(graph, ctypes.c_void_p(stream)))
-
     def faults(self) -> str:
         """Give what went wrong without an error."""
         text: bytes = self._library.emulated_faults()
@@ -115,7 +101,3 @@ class Graphs:
     def allocations(self) -> int:
         """Give how many pieces of memory there are."""
         return int(self._library.emulated_allocation_count())
-
-    @staticmethod
-    def _check(result: int) -> None:
-        assert result == 0, result

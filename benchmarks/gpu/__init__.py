@@ -1,0 +1,1 @@
+"""The steps of ``benchmarks/gpu_check.py``."""
