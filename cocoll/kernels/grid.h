@@ -47,12 +47,23 @@ template <class R, int kElements>
 COCOLL_INLINE void reduce_part(const cocoll_grid_call& call, int64_t offset_bytes, const Part& part,
                                typename R::State* state) {
   typedef typename R::Source T;
+  if (!part.whole) {
+    // The last elements, or arrays that are not aligned: rank by rank, with little code.
+    COCOLL_NO_UNROLL for (int rank = 0; rank < call.world_size; ++rank) {
+      const Pack<T, kElements> pack =
+          load_part<T, kElements>(source_of<T>(call, rank, offset_bytes) + part.index, part);
+      COCOLL_UNROLL for (int i = 0; i < kElements; ++i) {
+        const typename R::State loaded = R::load(pack.values[i]);
+        state[i] = rank == 0 ? loaded : R::combine(state[i], loaded);
+      }
+    }
+    return;
+  }
   // All loads are issued before the first sum: the latency of a peer's memory is paid once.
   Pack<T, kElements> packs[COCOLL_GRID_MAX_RANKS];
   COCOLL_UNROLL for (int rank = 0; rank < COCOLL_GRID_MAX_RANKS; ++rank) {
     if (rank < call.world_size) {
-      packs[rank] =
-          load_part<T, kElements>(source_of<T>(call, rank, offset_bytes) + part.index, part);
+      packs[rank] = load_pack<T, kElements>(source_of<T>(call, rank, offset_bytes) + part.index);
     }
   }
   COCOLL_UNROLL for (int i = 0; i < kElements; ++i) state[i] = R::load(packs[0].values[i]);
@@ -70,10 +81,8 @@ template <class T, int kElements>
 COCOLL_INLINE void zero_part(const cocoll_grid_call& call, const Part& part) {
   Pack<T, kElements> zeros;
   COCOLL_UNROLL for (int i = 0; i < kElements; ++i) zeros.values[i] = T{};
-  COCOLL_UNROLL for (int rank = 0; rank < COCOLL_GRID_MAX_RANKS; ++rank) {
-    if (rank < call.world_size) {
-      store_part(source_of<T>(call, rank, 0) + part.index, part, zeros);
-    }
+  COCOLL_NO_UNROLL for (int rank = 0; rank < call.world_size; ++rank) {
+    store_part(source_of<T>(call, rank, 0) + part.index, part, zeros);
   }
 }
 
@@ -82,10 +91,9 @@ template <class T, class C, int kElements>
 COCOLL_INLINE void spread_part(const cocoll_grid_call& call, int which, const Part& part,
                                const C* values) {
   const Pack<T, kElements> pack = narrow_pack<T, C, kElements>(values);
-  COCOLL_UNROLL for (int rank = 0; rank < COCOLL_GRID_MAX_RANKS; ++rank) {
-    if (rank < call.destination_count) {
-      store_part(static_cast<T*>(call.destinations[which][rank]) + part.index, part, pack);
-    }
+  // Stores wait for nothing, so there is nothing that unrolling would hide.
+  COCOLL_NO_UNROLL for (int rank = 0; rank < call.destination_count; ++rank) {
+    store_part(static_cast<T*>(call.destinations[which][rank]) + part.index, part, pack);
   }
 }
 

@@ -17,6 +17,7 @@ __all__ = ["check_grid_limits", "grid_kernel_name", "render_grid_kernels"]
 
 _PREAMBLE = '#include "cocoll/kernels/grid.h"\n'
 _PACK_BYTES = 16
+_NARROWEST_BYTES = 2
 _COMPUTED_BYTES = 4
 # COCOLL_GRID_MAX_RESULTS, _OPERANDS and _DERIVED of grid_abi.h: a test compares them.
 _MAX_RESULTS, _MAX_OPERANDS, _MAX_DERIVED = 4, 8, 24
@@ -97,9 +98,10 @@ def render_grid_kernels(specs: Sequence[KernelSpec]) -> str:
 
 
 def _pack_elements(spec: KernelSpec) -> int:
-    # The widest array moves in whole words; narrower ones in parts of a word, still coalesced. An
-    # epilogue computes in float32 at least: more than four at a time would not stay in registers.
-    itemsizes = [spec.source_dtype.itemsize_bytes]
+    # The widest array moves in whole words; narrower ones in parts of a word, still coalesced. Bytes
+    # move by eight: sixteen of eight ranks would not stay in registers. Nor would more than four
+    # at a time of an epilogue, which computes in float32 at least.
+    itemsizes = [max(spec.source_dtype.itemsize_bytes, _NARROWEST_BYTES)]
     if spec.traced is not None:
         itemsizes.append(_COMPUTED_BYTES)
         itemsizes += [operand.dtype.itemsize_bytes for operand in spec.traced.operands]

@@ -78,8 +78,9 @@ COCOLL_INLINE void store_pack(T* place, const Pack<T, kElements>& pack) {
 #endif
 }
 
-// Where element `index` of a strided or broadcast array lies.
-COCOLL_INLINE int64_t strided_offset_bytes(const cocoll_layout& layout, int64_t index) {
+// Where element `index` of a strided or broadcast array lies. Called and not copied: in every place
+// that may need it, the loop would be most of a kernel.
+COCOLL_OUTLINE int64_t strided_offset_bytes(const cocoll_layout& layout, int64_t index) {
   int64_t offset = 0;
   for (int dim = layout.ndim - 1; dim >= 0; --dim) {
     const int64_t outer = index / layout.shape[dim];

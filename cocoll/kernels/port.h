@@ -19,16 +19,21 @@
 #if COCOLL_DEVICE
 
 #define COCOLL_INLINE __device__ __forceinline__
+// Of what is seldom run and would be copied to many places.
+#define COCOLL_OUTLINE static __device__ __noinline__
 #define COCOLL_CONSTANT static constexpr __device__
 // Before short loops over registers.
 #define COCOLL_UNROLL _Pragma("unroll")
+#define COCOLL_NO_UNROLL _Pragma("unroll 1")
 
 #else
 
 #define COCOLL_INLINE inline __attribute__((always_inline))
+#define COCOLL_OUTLINE inline
 #define COCOLL_CONSTANT static constexpr
 // The host's compiler unrolls as it sees fit.
 #define COCOLL_UNROLL
+#define COCOLL_NO_UNROLL
 
 #endif  // COCOLL_DEVICE
 
