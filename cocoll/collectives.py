@@ -170,8 +170,8 @@ class SlowPath:
         """Run a collective on arrays of a GPU once."""
         from cocoll.device import calls
 
-        bound = calls.bind_simple(comm, kind_code, x, op, out, dtype, root, layout, stream)
-        return calls.run_once(bound, comm)
+        calls.refuse_capture(comm, out if x is None else x, stream)
+        return calls.bind_simple(comm, kind_code, x, op, out, dtype, root, layout, stream)()
 
     @staticmethod
     def call_fused_on_device(
@@ -190,10 +190,10 @@ class SlowPath:
         from cocoll.device import calls, fused_calls
 
         SlowPath.array_names(epilogue)
-        bound = fused_calls.bind_fused(
+        calls.refuse_capture(comm, x, stream)
+        return fused_calls.bind_fused(
             comm, kind_code, x, epilogue, op, out, dtype, zero_grad, names, stream, partial=False
-        )
-        return calls.run_once(bound, comm)
+        )()
 
     @staticmethod
     def barrier_on_device(comm: Communicator, stream: object) -> object:
@@ -204,7 +204,8 @@ class SlowPath:
             return resolve_stream(stream)
         from cocoll.device import calls
 
-        return calls.run_once(calls.bind_barrier(comm, stream), comm)
+        calls.refuse_capture(comm, None, stream)
+        return calls.bind_barrier(comm, stream)()
 
     @staticmethod
     def bind_on_device(

@@ -475,9 +475,9 @@ class Communicator(_core.CommunicatorBase):
     def _give_up(self, reason: AbortReason) -> None:
         if not self.closed:
             self._abort(int(reason))
-            if self._side is not None:
-                self._side.give_up()
-            self.close()
+        if self._side is not None and not self._is_inherited():
+            self._side.give_up()
+        self.close()
 
     def close(self) -> None:
         """Leave. Local and idempotent; operations on streams are finished first.
@@ -487,11 +487,9 @@ class Communicator(_core.CommunicatorBase):
         """
         if not self.closed:
             self._drain(self.timeout_seconds)
-            if self._side is not None and not self._is_inherited():
-                self._side.drain(self)
-            self._leave()
-            if self._side is not None and not self._is_inherited():
-                self._side.close(self)
+        if self._side is not None and not self._is_inherited():
+            self._side.end(self, self._leave)
+        self._leave()
         atexit.unregister(self._at_exit)
 
     def __enter__(self) -> Self:
@@ -537,7 +535,11 @@ def _leave_at_exit(reference: weakref.ref[Communicator]) -> Callable[[], None]:
 
     def leave() -> None:
         comm = reference()
-        if comm is None or comm.closed or os.getpid() != owner:
+        if comm is None or os.getpid() != owner:
+            return
+        if comm.closed:
+            if comm._side is not None:
+                comm._side.give_up()
             return
         # Set by the interpreter when an exception has ended the script.
         if getattr(sys, "last_value", None) is not None:

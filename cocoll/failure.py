@@ -199,6 +199,10 @@ def make_failure(comm: CommunicatorBase, status: int, sequence: int, culprit: in
             f"callers' arrays needs symmetric ones, and whole-vector scratch has a limit"
         )
     error = _transport_failure(comm, kind, what, culprit)
+    side = getattr(comm, "_side", None)
+    if side is not None:
+        # Kernels on GPUs would wait for as long as they may.
+        side.give_up()
     comm._leave()
     return error
 

@@ -36,6 +36,9 @@ class Tuning:
         Device memory of each rank for chunks of ordinary arrays; a multiple of 128.
     gpu_segment_bytes : int
         What symmetric device memory grows by, at least.
+    gpu_blocks : int
+        The largest grid of a kernel. All blocks of all communicators that work at the same time on
+        a GPU must fit it together, a multiprocessor each, for they wait for each other.
 
     Raises
     ------
@@ -52,6 +55,7 @@ class Tuning:
     gpu_one_shot_bytes: int = 256 << 10
     gpu_window_bytes: int = 16 << 20
     gpu_segment_bytes: int = 64 << 20
+    gpu_blocks: int = 64
 
     def __post_init__(self) -> None:
         """Refuse what no communicator can be made with."""
@@ -62,6 +66,7 @@ class Tuning:
             "gpu_one_shot_bytes": 128,
             "gpu_window_bytes": 1 << 16,
             "gpu_segment_bytes": 1 << 12,
+            "gpu_blocks": 1,
         }
         for name in self.__slots__:
             value = getattr(self, name)

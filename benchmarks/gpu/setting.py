@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import cocoll
 from cocoll.array import numpy_dtype
 from cocoll.cuda.toolkit import Toolkit
-from cocoll.device.array import DeviceArray
 from cocoll.dtypes import DType
 from cocoll.testing import run_ranks
+
+if TYPE_CHECKING:
+    from cocoll.device.array import DeviceArray
 
 __all__ = ["Setting", "bits_of", "fill", "make", "put", "time_calls"]
 
@@ -67,10 +69,7 @@ def make(comm: cocoll.Communicator, shape: tuple[int, ...], dtype: str, memory: 
     if memory == "symmetric":
         made: DeviceArray = comm.empty(shape, dtype, device="cuda")
         return made
-    side = comm._open_side(None)
-    kind = DType.parse(dtype)
-    flat = side.zeros(int(np.prod(shape, dtype=np.int64)), kind)
-    return DeviceArray(side.device, flat._address, shape, kind, flat, side.stream)
+    return comm._open_side(None).zeros(shape, DType.parse(dtype))
 
 
 def put(comm: cocoll.Communicator, values: np.ndarray[Any, Any], memory: str) -> DeviceArray:

@@ -1,6 +1,7 @@
 """What `binding` needs of ``cuda/*.h``."""
 
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libcpp cimport bool as cbool
 from libcpp.string cimport string
 from libcpp.vector cimport vector
 
@@ -39,6 +40,7 @@ cdef extern from "kernels/grid_abi.h" nogil:
         int32_t destination_count
         int64_t begin
         int64_t end
+        const void* own_source
         void* sources[8]
         void* destinations[4][8]
         cocoll_grid_array operands[8]
@@ -108,6 +110,8 @@ cdef extern from "cuda/executor.h" namespace "cocoll::cuda" nogil:
         uint64_t window(int)
         Result run(const Sequence&, CudaStream, uint64_t*)
         Result query(uint64_t)
+        uint64_t issued()
+        cbool has_captured()
         void poison()
         const cocoll_grid_failure* failure()
         void detach()
@@ -145,6 +149,10 @@ cdef extern from * nogil:
     }
     inline Result make_current(const Driver& d, void* context) {
       return d.context_set_current(static_cast<Context>(context));
+    }
+    inline Result await_context(const Driver& d) { return d.context_synchronize(); }
+    inline Result resident_blocks(const Driver& d, int* blocks, void* function) {
+      return d.occupancy_max_active_blocks(blocks, static_cast<Function>(function), kGridThreads, 0);
     }
     inline Result enable_peer(const Driver& d, void* context) {
       const Result result = d.context_enable_peer_access(static_cast<Context>(context), 0);
@@ -203,6 +211,8 @@ cdef extern from * nogil:
     Result release_context "cocoll::cuda::release_context"(const Driver&, int)
     Result current_context "cocoll::cuda::current_context"(const Driver&, void**)
     Result make_current "cocoll::cuda::make_current"(const Driver&, void*)
+    Result await_context "cocoll::cuda::await_context"(const Driver&)
+    Result resident_blocks "cocoll::cuda::resident_blocks"(const Driver&, int*, void*)
     Result enable_peer "cocoll::cuda::enable_peer"(const Driver&, void*)
     Result load_module "cocoll::cuda::load_module"(const Driver&, void**, const char*)
     Result find_function "cocoll::cuda::find_function"(const Driver&, void**, void*, const char*)

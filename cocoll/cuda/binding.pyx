@@ -6,13 +6,18 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int32_t, int64_t, intptr_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
+from posix.unistd cimport getpid
 from posix.time cimport nanosleep, timespec
 
-from cocoll.errors import ClosedError, CommTimeoutError, CudaError, UsageError
+from cocoll.errors import (
+    ClosedError, CommTimeoutError, CudaError, ForkedProcessError, UsageError,
+)
 
 #: What a communicator may have at most: blocks of a grid and ranks on GPUs.
 MAX_BLOCKS = COCOLL_GRID_MAX_BLOCKS
 MAX_RANKS = COCOLL_GRID_MAX_RANKS
+#: How many layouts a launch takes.
+MAX_LAYOUTS = COCOLL_GRID_MAX_LAYOUTS
 
 include "devices.pxi"
 include "memory.pxi"

@@ -61,16 +61,18 @@ cdef class Device:
     cdef readonly Library library
     cdef readonly int ordinal
     cdef void* context
+    cdef int pid
 
     def __init__(self, Library library, int ordinal):
         self.library = library
         self.ordinal = ordinal
+        self.pid = getpid()
         library.check(
             retain_context(library.driver, &self.context, ordinal), f"opening GPU {ordinal}"
         )
 
     def __dealloc__(self):
-        if self.context != NULL:
+        if self.context != NULL and not self.is_inherited():
             release_context(self.library.driver, self.ordinal)
 
     @property
@@ -102,25 +104,28 @@ cdef class Device:
         )
         return (<bytes>text).decode()
 
-    def reach(self, int peer):
-        """Let kernels here use the memory of another GPU of this process; whether they can."""
+    def can_reach(self, int peer):
+        """Say whether kernels here could use the memory of another GPU."""
         cdef int can = 0
-        cdef void* before
-        cdef void* context = NULL
-        cdef Result result
         if peer == self.ordinal:
             return True
         self.library.check(
             can_access(self.library.driver, &can, self.ordinal, peer), "asking for peer access"
         )
-        if can == 0:
-            return False
+        return can != 0
+
+    def reach(self, int peer):
+        """Let kernels here use the memory of another GPU of this process, which they can."""
+        cdef void* before
+        cdef void* context = NULL
+        cdef Result result
+        if peer == self.ordinal:
+            return
         self.library.check(retain_context(self.library.driver, &context, peer), "opening a peer")
         before = self.enter()
         result = enable_peer(self.library.driver, context)
         self.leave(before)
         self.library.check(result, "enabling peer access")
-        return True
 
     def _attribute(self, int attribute):
         cdef int value = 0
@@ -129,6 +134,15 @@ cdef class Device:
             "asking an attribute",
         )
         return value
+
+    def synchronize_all(self):
+        """Block until all that was queued on any stream of the GPU's context has completed."""
+        cdef Result result
+        cdef void* before = self.enter()
+        with nogil:
+            result = await_context(self.library.driver)
+        self.leave(before)
+        self.library.check(result, "waiting for the GPU")
 
     def synchronize(self, size_t stream):
         """Block until all that was queued on a stream has completed."""
@@ -142,9 +156,16 @@ cdef class Device:
     def copy(self, size_t to, size_t source, size_t nbytes, size_t stream=0):
         """Queue a copy, to or from the GPU or within it."""
         cdef void* before = self.enter()
-        cdef Result result = copy_bytes(self.library.driver, to, source, nbytes, <void*>stream)
+        cdef Result result
+        # One to or from ordinary memory of the host returns when it is done.
+        with nogil:
+            result = copy_bytes(self.library.driver, to, source, nbytes, <void*>stream)
         self.leave(before)
         self.library.check(result, "a copy")
+
+    cdef bint is_inherited(self) noexcept nogil:
+        # A child made by fork has no GPU: what it drops belongs to its parent.
+        return getpid() != self.pid
 
     # Frameworks may have another context current on this thread: it is theirs to keep.
     cdef void* enter(self) noexcept nogil:
@@ -180,7 +201,7 @@ cdef class DeviceStream:
         self.device = device
 
     def __dealloc__(self):
-        if self.stream != NULL:
+        if self.stream != NULL and not self.device.is_inherited():
             end_stream(self.device.library.driver, self.stream)
 
     @property

@@ -70,6 +70,7 @@ constexpr int kOldestDriverVersion = 12000;
   F(primary_context_retain, "cuDevicePrimaryCtxRetain", (Context * context, Device device))       \
   F(primary_context_release, "cuDevicePrimaryCtxRelease_v2", (Device device))                     \
   F(context_set_current, "cuCtxSetCurrent", (Context context))                                    \
+  F(context_synchronize, "cuCtxSynchronize", ())                                                  \
   F(context_get_current, "cuCtxGetCurrent", (Context * context))                                  \
   F(context_enable_peer_access, "cuCtxEnablePeerAccess", (Context peer, unsigned flags))          \
   F(mem_alloc, "cuMemAlloc_v2", (DevicePointer * pointer, size_t bytes))                          \

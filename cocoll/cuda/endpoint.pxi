@@ -26,12 +26,17 @@ cdef class Endpoint:
     cdef readonly size_t window_bytes
     cdef readonly double timeout_seconds
     cdef Executor* executor
+    # Operations that may not have completed, with all that they need: what a caller drops at once
+    # is still used by what is queued.
+    cdef list in_flight
+    cdef bint entered
 
     def __init__(self, Device device, int rank, int world_size, *, int blocks,
                  size_t staging_bytes, size_t window_bytes, double timeout_seconds):
         cdef ExecutorOptions options
         cdef Result result
         self.device = device
+        self.in_flight = []
         self.rank = options.rank = rank
         self.world_size = options.world_size = world_size
         self.blocks = options.blocks = blocks
@@ -47,12 +52,7 @@ cdef class Endpoint:
         device.leave(before)
         device.library.check(result, f"making the memory of rank {rank}")
 
-    def __dealloc__(self):
-        cdef void* before
-        if self.executor != NULL:
-            before = self.device.enter()
-            del self.executor
-            self.device.leave(before)
+    # Without `close` the memory stays for as long as the process: a peer may use it.
 
     def ticket(self):
         """Give what peers attach with."""
@@ -62,7 +62,9 @@ cdef class Endpoint:
         """Map a peer's memory."""
         cdef SegmentTicket unpacked = _unpack(ticket)
         cdef void* before = self.device.enter()
-        cdef Result result = self.executor.attach(peer, unpacked)
+        cdef Result result
+        with nogil:
+            result = self.executor.attach(peer, unpacked)
         self.device.leave(before)
         self.device.library.check(result, f"mapping the memory of rank {peer}")
 
@@ -106,20 +108,51 @@ cdef class Endpoint:
 
     def close(self):
         """Give this rank's own memory back: no peer uses it any more."""
+        cdef Executor* executor = self.executor
+        if executor == NULL:
+            return
         cdef void* before = self.device.enter()
-        del self.executor
         self.executor = NULL
+        with nogil:
+            del executor
         self.device.leave(before)
-
-    def abandon(self):
-        """Leave this rank's memory to the end of the process: a peer may still use it."""
-        self.executor = NULL
+        self.in_flight.clear()
 
     def detach(self):
-        """Let go of peers' memory; after a barrier this rank's own may go."""
+        """Let go of peers' memory; once all have, this rank's own may go."""
         cdef void* before = self.device.enter()
-        self.executor.detach()
+        with nogil:
+            self.executor.detach()
         self.device.leave(before)
+
+    @property
+    def issued(self):
+        """How many operations were queued."""
+        return self.executor.issued()
+
+    @property
+    def has_captured(self):
+        """Whether an operation was ever captured: its replays are not counted."""
+        return self.executor.has_captured()
+
+    cdef int hold(self, Operation operation) except -1:
+        # Keeps an operation until it has completed; its place in the list is found again.
+        if not operation.held:
+            if len(self.in_flight) >= 32:
+                self.release()
+            operation.held = True
+            self.in_flight.append(operation)
+        return 0
+
+    def release(self):
+        """Let arrays go that only operations hold which have completed."""
+        cdef list kept = []
+        for operation in self.in_flight:
+            if self.is_done((<Operation>operation).number):
+                (<Operation>operation).held = False
+            else:
+                kept.append(operation)
+        self.in_flight = kept
 
     def is_capturing(self, size_t stream):
         """Whether a stream records a graph."""

@@ -7,6 +7,7 @@
 #ifndef COCOLL_CUDA_EXECUTOR_H_
 #define COCOLL_CUDA_EXECUTOR_H_
 
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -16,8 +17,8 @@
 
 namespace cocoll::cuda {
 
-constexpr int kGridThreads = 512;  // COCOLL_GRID_THREADS: what the kernels are bounded to
-constexpr uint64_t kEvents = 64;
+constexpr int kGridThreads = 512;      // COCOLL_GRID_THREADS: what the kernels are bounded to
+constexpr size_t kPendingEvents = 32;  // before those that have completed are looked for
 
 // Where things lie in a rank's first segment. The same on all ranks, for the sizes are agreed.
 struct ControlLayout {
@@ -94,9 +95,6 @@ class Executor {
   // Makes this rank's memory. The context of the device is current, here and in every later call.
   Result create() {
     Result result = driver_->stream_create(&setup_, kStreamNonBlocking);
-    for (Event& event : events_) {
-      if (result == kSuccess) result = driver_->event_create(&event, kEventDisableTiming);
-    }
     if (result == kSuccess) {
       void* host = nullptr;
       result = driver_->mem_host_alloc(&host, sizeof(cocoll_grid_failure),
@@ -156,24 +154,38 @@ class Executor {
     *number = kCaptured;
     Result result = driver_->stream_is_capturing(stream, &capturing);
     if (result != kSuccess) return result;
-    // A capture may not depend on what runs outside it: its streams are the caller's to order.
-    if (capturing == kCaptureNone && issued_ > 0 && stream != last_stream_) {
-      result = driver_->stream_wait_event(stream, event_of(issued_ - 1), 0);
+    // Also on the same stream: a handle may be that of another stream by now, and one of them
+    // stands for a stream of each thread. A capture may not depend on what runs outside it: its
+    // streams are the caller's to order.
+    if (capturing == kCaptureNone && last_ != nullptr) {
+      result = driver_->stream_wait_event(stream, last_, 0);
       if (result != kSuccess) return result;
     }
     for (const Step& step : sequence.steps) {
       result = queue(sequence, step, stream);
       if (result != kSuccess) return result;
     }
+    captured_ |= capturing != kCaptureNone;
     if (capturing != kCaptureNone) return result;
-    last_stream_ = stream;
+    result = take_event(&last_);
+    if (result != kSuccess) return result;
+    pending_.push_back(last_);
     *number = issued_++;
-    return driver_->event_record(event_of(*number), stream);
+    return driver_->event_record(last_, stream);
   }
 
-  // Whether an operation has completed: kSuccess, or kNotReady. One issued long ago is known to
-  // have completed when a later one has.
-  Result query(uint64_t number) const { return driver_->event_query(event_of(number)); }
+  // Whether an operation has completed: kSuccess, or kNotReady.
+  Result query(uint64_t number) {
+    const Result result = retire();
+    if (result != kSuccess) return result;
+    const uint64_t first = issued_ - pending_.size();
+    return number < first ? kSuccess : driver_->event_query(pending_[number - first]);
+  }
+
+  uint64_t issued() const { return issued_; }
+
+  // Whether anything was ever captured: replays of it are not counted.
+  bool has_captured() const { return captured_; }
 
   // Tells all ranks that the communicator is given up: kernels that wait end. When it returns, no
   // peer's memory is written any more.
@@ -205,10 +217,11 @@ class Executor {
     detach();
     own().close();
     if (failure_ != nullptr) driver_->mem_free_host(failure_);
-    for (Event& event : events_) {
-      if (event != nullptr) driver_->event_destroy(event);
-      event = nullptr;
-    }
+    for (Event event : pending_) driver_->event_destroy(event);
+    for (Event event : spare_) driver_->event_destroy(event);
+    pending_.clear();
+    spare_.clear();
+    last_ = nullptr;
     if (setup_ != nullptr) driver_->stream_destroy(setup_);
     failure_ = nullptr;
     setup_ = nullptr;
@@ -218,7 +231,31 @@ class Executor {
   size_t own_index() const { return static_cast<size_t>(options_.rank); }
   Segment& own() { return segments_[own_index()]; }
 
-  Event event_of(uint64_t number) const { return events_[number % kEvents]; }
+  // Takes the events of operations that have completed off the list; the last one's stays, for the
+  // next operation to wait for.
+  Result retire() {
+    while (pending_.size() > 1) {
+      const Result result = driver_->event_query(pending_.front());
+      if (result == kNotReady) return kSuccess;
+      if (result != kSuccess) return result;
+      spare_.push_back(pending_.front());
+      pending_.pop_front();
+    }
+    return kSuccess;
+  }
+
+  // Gives an event that no operation needs. They are made until there are as many as operations in
+  // flight, and never after.
+  Result take_event(Event* event) {
+    if (pending_.size() >= kPendingEvents) {
+      const Result result = retire();
+      if (result != kSuccess) return result;
+    }
+    if (spare_.empty()) return driver_->event_create(event, kEventDisableTiming);
+    *event = spare_.back();
+    spare_.pop_back();
+    return kSuccess;
+  }
 
   Result queue(const Sequence& sequence, const Step& step, Stream stream) {
     switch (step.kind) {
@@ -244,9 +281,11 @@ class Executor {
   const ControlLayout layout_;
   std::vector<Segment> segments_;
   Stream setup_ = nullptr;
-  Event events_[kEvents] = {};  // of the last operations
+  std::deque<Event> pending_;  // of the last operations, the oldest first
+  std::vector<Event> spare_;
+  Event last_ = nullptr;  // of the last operation; one of `pending_`
   uint64_t issued_ = 0;
-  Stream last_stream_ = nullptr;
+  bool captured_ = false;
   cocoll_grid_failure* failure_ = nullptr;
   DevicePointer failure_on_device_ = 0;
 };

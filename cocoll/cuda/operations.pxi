@@ -17,8 +17,12 @@ cdef class Operation:
     cdef cocoll_prepare_fn prepare
     cdef int derived_count
     cdef double scalars[32]
+    cdef object keep
+    cdef uint64_t number
+    cdef bint held
 
     def __init__(self, Endpoint endpoint, uint32_t signature):
+        self.held = False
         self.endpoint = endpoint
         self.signature = signature
         self.prepare = NULL
@@ -28,19 +32,18 @@ cdef class Operation:
         self.prepare = <cocoll_prepare_fn>prepare_address
         self.derived_count = derived_count
 
+    def hold(self, keep):
+        """Say what must live for as long as the operation is queued: arrays, a stream."""
+        self.keep = keep
+
     def copy(self, size_t to, size_t source, size_t nbytes):
         """Add a copy within device memory."""
         if nbytes > 0 and to != source:
             self.sequence.copy(to, source, nbytes)
 
-    def clear(self, size_t to, size_t nbytes):
-        """Add the writing of zeros."""
-        if nbytes > 0:
-            self.sequence.clear(to, nbytes)
-
     def launch(self, size_t function, int blocks, int64_t begin, int64_t end, sources,
-               destinations, operands=(), layouts=(), *, own_source=None, bint aligned=False,
-               bint zero_sources=False):
+               destinations, operands=(), layouts=(), *, own_source=None, copied_from=None,
+               bint aligned=False, bint zero_sources=False):
         """Add a kernel.
 
         Parameters
@@ -53,6 +56,8 @@ cdef class Operation:
             Element 0 of every rank's source; empty where `own_source` is given.
         own_source : int, optional
             Element 0 of this rank's source: one-shot, through the staging.
+        copied_from : int, optional
+            What the kernel that copies reads, 0 for zeros.
         destinations : sequence of sequence of int
             Element 0 of each place of each result.
         operands : sequence of (int, int, int)
@@ -77,6 +82,8 @@ cdef class Operation:
             call.sources[index] = <void*><intptr_t>address
         if own_source is not None:
             self.endpoint.executor.stage(&call, <const void*><intptr_t>own_source)
+        if copied_from is not None:
+            call.own_source = <const void*><intptr_t>copied_from
         for index, places in enumerate(destinations):
             call.destination_count = <int32_t>len(places)
             for place, address in enumerate(places):
@@ -85,7 +92,11 @@ cdef class Operation:
             call.operands[index].data = <void*><intptr_t>address
             call.operands[index].origin = origin
             call.operands[index].layout = layout
+        if len(layouts) > COCOLL_GRID_MAX_LAYOUTS:
+            raise ValueError(f"a launch takes {COCOLL_GRID_MAX_LAYOUTS} layouts; got {len(layouts)}")
         for index, (itemsize, shape, stride_bytes) in enumerate(layouts):
+            if len(shape) > COCOLL_MAX_DIMS:
+                raise ValueError(f"a layout has {COCOLL_MAX_DIMS} dimensions; got {len(shape)}")
             call.layouts[index].ndim = <int32_t>len(shape)
             call.layouts[index].itemsize_bytes = itemsize
             for place, length in enumerate(shape):
@@ -125,10 +136,15 @@ cdef class Operation:
                     memcpy(self.sequence.calls[index].derived, self.scalars,
                            self.derived_count * sizeof(double))
         before = device.enter()
-        result = run_on(endpoint.executor[0], self.sequence, <void*>stream, &number)
+        with nogil:
+            result = run_on(endpoint.executor[0], self.sequence, <void*>stream, &number)
         device.leave(before)
         device.library.check(result, f"launching on rank {endpoint.rank}")
-        return -1 if number == kCaptured else number
+        if number == kCaptured:
+            return -1
+        self.number = number
+        endpoint.hold(self)
+        return number
 
 
 cdef class DeviceWork:
@@ -226,7 +242,6 @@ cdef class BoundDeviceOperation:
     cdef tuple names
     cdef list scalars
     cdef object output
-    cdef object keep
     cdef readonly str algorithm
 
     def __init__(self, comm, side, Operation operation, *, resolve, stream, names, scalars, output,
@@ -239,7 +254,7 @@ cdef class BoundDeviceOperation:
         self.names = names
         self.scalars = list(scalars)
         self.output = output
-        self.keep = keep
+        operation.hold(keep)
         self.algorithm = algorithm
 
     def __call__(self, **scalars):
@@ -250,25 +265,37 @@ cdef class BoundDeviceOperation:
         if self.operation is None:
             raise ClosedError("the bound operation is closed; bind it again")
         endpoint = self.operation.endpoint
+        if endpoint.device.is_inherited():
+            raise ForkedProcessError(
+                "a communicator does not survive fork: this process is a child of the one that "
+                "made it. Make a new communicator, or use the spawn start method"
+            )
         if self.comm.closed or endpoint.executor == NULL:
             raise ClosedError("the communicator is closed; make a new one with cocoll.init()")
         if endpoint.executor.failure() != NULL:
             raise self.side.make_failure(self.comm)
+        if endpoint.entered:
+            raise UsageError(
+                f"two threads are inside one communicator on rank {endpoint.rank}; use "
+                f"comm.duplicate() for the second one"
+            )
         for name, value in scalars.items():
             if name not in self.names:
                 raise UsageError(
                     f"the bound operation has no scalar {name!r}; it has "
                     f"{', '.join(self.names) or 'none'}"
                 )
-            self.scalars[self.names.index(name)] = float(value)
+            self.scalars[self.names.index(name)] = _number(value, name)
         if self.names and None in self.scalars:
             missing = self.names[self.scalars.index(None)]
             raise UsageError(f"the scalar {missing!r} has not been given")
         if self.resolve is not None:
             stream = self.resolve()
-        number = self.operation.run(stream, tuple(self.scalars))
-        if number >= 0:
-            self.side.last_number = number
+        endpoint.entered = True
+        try:
+            number = self.operation.run(stream, tuple(self.scalars))
+        finally:
+            endpoint.entered = False
         return DeviceWork(endpoint, number, self.output, self.fail)
 
     def stream_handle(self):
@@ -280,6 +307,21 @@ cdef class BoundDeviceOperation:
         return self.side.make_failure(self.comm)
 
     def close(self):
-        """Give the arrays back. Idempotent."""
+        """Give the arrays back, once what is queued has completed. Idempotent."""
         self.operation = None
-        self.keep = None
+
+
+def read_number(value, name):
+    """Give a scalar of a call as a float; UsageError where it is no number."""
+    return _number(value, name)
+
+
+cdef double _number(object value, object name) except? -1:
+    # A string of digits would pass for a number.
+    given = None if isinstance(value, (str, bytes, bytearray)) else value
+    try:
+        return float(given)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"the scalar {name!r} must be a number; got {type(value).__name__}"
+        ) from None

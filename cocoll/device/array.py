@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cocoll.array import describe_dlpack, numpy_dtype, read_typestr
 from cocoll.dtypes import DType
-from cocoll.errors import BufferMismatchError, UsageError
+from cocoll.errors import BufferMismatchError, DTypeError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _DLPACK_CUDA = 2  # kDLCUDA
+_MAX_DIMS = 8  # COCOLL_MAX_DIMS
 
 
 class DeviceArray:
@@ -178,6 +179,15 @@ class DeviceDescription:
         """How many bytes its elements take, side by side."""
         return self.count * self.dtype.itemsize_bytes
 
+    def is_same_memory(self, other: DeviceDescription) -> bool:
+        """Say whether element i of one is element i of the other."""
+        if self.address != other.address or self.count != other.count:
+            return False
+        if self.dtype.itemsize_bytes != other.dtype.itemsize_bytes:
+            return False
+        layouts = ((self.shape, self.stride_bytes), (other.shape, other.stride_bytes))
+        return (self.contiguous and other.contiguous) or layouts[0] == layouts[1]
+
     @property
     def contiguous(self) -> bool:
         """Whether its elements lie side by side in C order, aligned to their size."""
@@ -230,7 +240,10 @@ def is_on_device(value: Any) -> bool:
         return False
     if hasattr(value, "__dlpack_device__"):
         return bool(value.__dlpack_device__()[0] == _DLPACK_CUDA)
-    return hasattr(value, "__cuda_array_interface__")
+    # Of the class: torch's property raises for tensors that require grad.
+    return hasattr(type(value), "__cuda_array_interface__") or (
+        "__cuda_array_interface__" in getattr(value, "__dict__", ())
+    )
 
 
 def describe_device_array(value: Any, name: str, dtype_code: int) -> DeviceDescription:
@@ -257,6 +270,26 @@ def describe_device_array(value: Any, name: str, dtype_code: int) -> DeviceDescr
     UsageError
         `value` is no array on a GPU.
     """
+    found = _describe(value, name, dtype_code)
+    if len(found.shape) > _MAX_DIMS:
+        raise BufferMismatchError(
+            f"{name} may have {_MAX_DIMS} dimensions; got {len(found.shape)}. Reshape it"
+        )
+    # Loads of a GPU want whole elements: x86 does not mind, and a GPU loses its context.
+    itemsize = found.dtype.itemsize_bytes
+    if found.count and any(step % itemsize for step in (found.address, *found.stride_bytes)):
+        raise BufferMismatchError(
+            f"{name} must be aligned to its elements of {itemsize} bytes; it is not. Use a copy"
+        )
+    if dtype_code >= 0 and name == "x" and found.dtype != dtype_code:
+        raise DTypeError(
+            f"x must have the dtype that dtype={DType(dtype_code).label!r} names; got "
+            f"{found.dtype.label}. Leave dtype= out"
+        )
+    return found
+
+
+def _describe(value: Any, name: str, dtype_code: int) -> DeviceDescription:
     if isinstance(value, DeviceArray):
         dtype = DType.parse(value.dtype)
         return DeviceDescription(

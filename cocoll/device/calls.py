@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from cocoll.errors import (
     DTypeError,
     PlanNotReadyError,
     RankError,
-    UnsupportedError,
     UsageError,
 )
 from cocoll.failure import OP_LABELS, Kind, Option
@@ -44,7 +44,7 @@ __all__ = [
     "bind_barrier",
     "bind_simple",
     "bound_to",
-    "run_once",
+    "refuse_capture",
 ]
 
 
@@ -105,14 +105,13 @@ def bind_simple(
         count = source.count * comm.world_size if out is None else -1
     output = out
     if out is None and kind in (Kind.REDUCE_SCATTER, Kind.ALLGATHER):
-        if kind is Kind.REDUCE_SCATTER:
-            block = block_elements(count, comm.world_size, alignment)
-            begin, end = block_range(comm.rank, count, block)
-            output = out = _make_output(side, x, end - begin, source.dtype)
-        else:
-            output = out = _make_output(side, x, count, source.dtype)
+        shape = _output_shape(comm, kind, source, options, alignment)
+        output = out = _make_output(side, x, shape, source.dtype)
     target = x if out is None else out
-    result = describe(side, comm, target, "x" if out is None else "out", code, written=True)
+    root_rank = _read_root(comm, kind, root)
+    # What the root broadcasts in place is only read.
+    written = not (out is None and root_rank == comm.rank)
+    result = describe(side, comm, target, "x" if out is None else "out", code, written)
     if result.dtype != source.dtype:
         raise DTypeError(
             f"out must have the input's dtype {source.dtype.label}; got {result.dtype.label} on "
@@ -135,7 +134,7 @@ def bind_simple(
         work = Reduction(comm, side, kind, spec, source, [result], count, block, options)
         operation, way = plan_reduction(work)
     else:
-        operation, way = _bind_copies(comm, side, kind, source, result, block, options, root)
+        operation, way = _bind_copies(comm, side, kind, source, result, block, options, root_rank)
     return bound_to(comm, side, operation, stream, x, output=output, keep=(x, out), algorithm=way)
 
 
@@ -150,6 +149,36 @@ def _means_shards(
     return side.is_shard(describe_device_array(out, "out", code).address)
 
 
+def _read_root(comm: Communicator, kind: Kind, root: Any) -> int:
+    if kind is not Kind.BROADCAST:
+        return -1
+    try:
+        rank = operator.index(root)
+    except TypeError:
+        raise UsageError(
+            f"root must be a rank in [0, {comm.world_size}); got {root!r} on rank {comm.rank}"
+        ) from None
+    if not 0 <= rank < comm.world_size:
+        raise RankError(
+            f"root must be a rank in [0, {comm.world_size}); got {rank} on rank {comm.rank}"
+        )
+    return rank
+
+
+def _output_shape(
+    comm: Communicator, kind: Kind, source: DeviceDescription, options: Option, alignment: int
+) -> tuple[int, ...]:
+    shape, world_size = source.shape, comm.world_size
+    if kind is Kind.ALLGATHER:
+        head, rest = (shape[0], shape[1:]) if shape else (1, ())
+        return (head * world_size, *rest)
+    if Option.SHARD not in options and shape and shape[0] % world_size == 0:
+        return (shape[0] // world_size, *shape[1:])
+    block = block_elements(source.count, world_size, alignment)
+    begin, end = block_range(comm.rank, source.count, block)
+    return (end - begin,)
+
+
 def _bind_copies(
     comm: Communicator,
     side: DeviceSide,
@@ -158,26 +187,20 @@ def _bind_copies(
     result: DeviceDescription,
     block: int,
     options: Option,
-    root: int | None,
+    root: int,
 ) -> tuple[Operation, str]:
-    place = side.place_of(source.address, source.nbytes)
-    where = (place.segment, place.offset_bytes) if place else None
-    facts = [int(kind), int(source.dtype), result.count, int(options), where]
+    facts = (int(kind), int(source.dtype), result.count, int(options), root)
     if kind is Kind.BROADCAST:
-        if root is None or isinstance(root, bool) or not isinstance(root, int):
-            raise UsageError(f"root must be an int; got {root!r} on rank {comm.rank}")
-        if not 0 <= root < comm.world_size:
-            raise RankError(
-                f"root must be a rank in [0, {comm.world_size}); got {root} on rank {comm.rank}"
-            )
-        operation = Operation(side.endpoint, sign(*facts, root))
-        add_broadcast(comm, side, operation, source, result, root, place)
-    else:
-        # Blocks of a symmetric result lie at different places on different ranks.
-        shared = place if options != Option.SHARD and not source.overlaps(result) else None
-        facts[-1] = (shared.segment, shared.offset_bytes) if shared else None
         operation = Operation(side.endpoint, sign(*facts))
-        add_allgather(comm, side, operation, source, result, block, shared)
+        add_broadcast(comm, side, operation, source, result, root)
+        return operation, "flat"
+    # Blocks that lie in the result are at different places on different ranks.
+    place = None
+    if options != Option.SHARD and not source.overlaps(result):
+        place = side.place_of(source.address, source.nbytes)
+    where = (place.segment, place.offset_bytes) if place else None
+    operation = Operation(side.endpoint, sign(*facts, where))
+    add_allgather(comm, side, operation, source, result, block, place)
     return operation, "flat"
 
 
@@ -211,15 +234,15 @@ def _check_lengths(
         )
 
 
-def _make_output(side: DeviceSide, like: Any, length: int, dtype: DType) -> Any:
+def _make_output(side: DeviceSide, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     module = type(like).__module__.partition(".")[0]
     if module == "torch":
-        return like.new_empty((length,))
+        return like.new_empty(shape)
     if module == "cupy":
         import cupy
 
-        return cupy.empty((length,), like.dtype)
-    return side.zeros(length, dtype)
+        return cupy.empty(shape, like.dtype)
+    return side.zeros(shape, dtype)
 
 
 def bind_barrier(comm: Communicator, stream: Any) -> BoundDeviceOperation:
@@ -299,7 +322,7 @@ def bound_to(
         names=names,
         scalars=scalars,
         output=output,
-        keep=keep,
+        keep=(keep, output, stream),
         algorithm=algorithm,
     )
 
@@ -314,32 +337,32 @@ class _CurrentStream:
         return current_stream(self._array)
 
 
-def run_once(bound: BoundDeviceOperation, comm: Communicator) -> Any:
-    """Run a call that was bound for this once.
+def refuse_capture(comm: Communicator, x: Any, stream: Any) -> None:
+    """Refuse a call that is not bound while its stream is being captured.
 
     Parameters
     ----------
-    bound : BoundDeviceOperation
-        The call.
     comm : Communicator
-        Whose.
-
-    Returns
-    -------
-    DeviceWork
-        Queued.
+        Whose call.
+    x : object
+        Its first array, or None.
+    stream : object
+        What the call was given.
 
     Raises
     ------
     PlanNotReadyError
-        Its stream is being captured.
+        The stream is being captured; nothing has been asked of the GPU.
     """
     side = comm._side
     if side is None:
-        raise UnsupportedError("no GPU is open")
-    if side.endpoint.is_capturing(bound.stream_handle()):
+        return
+    if stream is not None:
+        handle = read_stream(stream)
+    else:
+        handle = x.stream.handle if isinstance(x, DeviceArray) else current_stream(x)
+    if side.endpoint.is_capturing(handle):
         raise PlanNotReadyError(
             f"an operation must be bound before it is captured in a graph; got a call on rank "
             f"{comm.rank}. Use comm.bind(...) before the capture begins"
         )
-    return bound()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from cocoll.communicator import Communicator
     from cocoll.device.side import DeviceSide
 
-__all__ = ["check_device", "check_pair", "describe"]
+__all__ = ["check_device", "check_pair", "check_writable", "describe"]
 
 
 def describe(
@@ -44,13 +44,33 @@ def describe(
             f"{name} must be contiguous and aligned on a GPU; got strides {found.stride_bytes} on "
             f"rank {comm.rank}. Make it contiguous"
         )
+    check_writable(comm, found, name, written)
+    check_device(side, comm, found, name)
+    return found
+
+
+def check_writable(comm: Communicator, found: DeviceDescription, name: str, written: bool) -> None:
+    """Refuse a read-only array that a call writes.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Whose call.
+    found, name : DeviceDescription, str
+        The array.
+    written : bool
+        Whether the call writes it.
+
+    Raises
+    ------
+    UsageError
+        It may not be written.
+    """
     if written and found.readonly:
         raise UsageError(
             f"{name} must be writable; got a read-only array on rank {comm.rank}. Pass a copy, or "
             f"give out="
         )
-    check_device(side, comm, found, name)
-    return found
 
 
 def check_device(side: DeviceSide, comm: Communicator, found: DeviceDescription, name: str) -> None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cocoll.cuda.binding import MAX_LAYOUTS, read_number
 from cocoll.device.array import DeviceDescription, describe_device_array
 from cocoll.device.calls import bound_to
-from cocoll.device.checks import check_device, check_pair, describe
+from cocoll.device.checks import check_device, check_pair, check_writable, describe
 from cocoll.device.layout import place_operand
 from cocoll.device.steps import Reduction, plan_reduction
 from cocoll.dtypes import DType
-from cocoll.errors import BufferMismatchError, BufferOverlapError, DTypeError, UsageError
+from cocoll.errors import (
+    BufferMismatchError,
+    BufferOverlapError,
+    DTypeError,
+    UnsupportedError,
+    UsageError,
+)
 from cocoll.failure import OP_LABELS, Kind, Option
 from cocoll.kernels.spec import KernelSpec
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
@@ -95,10 +102,21 @@ def bind_fused(
     ]
     for operand in traced.operands:
         check_device(side, comm, arrays[operand.name], operand.name)
+        written = operand.updated or operand.result_index is not None
+        check_writable(comm, arrays[operand.name], operand.name, written)
+    layouts = {operand.layout for operand in operands if operand.layout is not None}
+    if len(layouts) > MAX_LAYOUTS:
+        raise UnsupportedError(
+            f"a kernel on a GPU takes strided or broadcast arrays of at most {MAX_LAYOUTS} kinds; "
+            f"got {len(layouts)} on rank {comm.rank}. Make some of them contiguous, of x's shape"
+        )
     results, output = _fused_results(
-        comm, side, kind, x, source, traced, arrays, out, code, end - begin
+        comm, side, kind, x, source, traced, arrays, out, code, begin, end
     )
-    _check_apart(comm, source, results, traced, arrays, zero_grad)
+    allowed = None
+    if kind is Kind.REDUCE_SCATTER_FUSED:
+        allowed = source.address + begin * source.dtype.itemsize_bytes
+    _check_apart(comm, source, results, traced, arrays, zero_grad, allowed)
     spec = KernelSpec(op, source.dtype, traced)
     work = Reduction(
         comm, side, kind, spec, source, results, source.count, block, options, operands
@@ -113,7 +131,7 @@ def bind_fused(
             raise UsageError(
                 f"the epilogue needs the scalar {scalar.name!r}; got none on rank {comm.rank}"
             )
-        scalars.append(None if value is None else float(value))
+        scalars.append(None if value is None else read_number(value, scalar.name))
     return bound_to(
         comm,
         side,
@@ -139,6 +157,7 @@ def _check_apart(
     traced: Traced,
     arrays: Mapping[str, DeviceDescription],
     zero_grad: bool,
+    allowed: int | None,
 ) -> None:
     """Refuse arrays that overlap where one of them is written."""
     named = [("x", source, zero_grad)]
@@ -157,11 +176,18 @@ def _check_apart(
         for other_name, other, other_written in named[:place]:
             if not (written or other_written) or not array.overlaps(other):
                 continue
-            if array.span() != other.span() or (written and other_written):
+            if _is_own_shard(array, other, allowed) or _is_own_shard(other, array, allowed):
+                continue
+            if not array.is_same_memory(other) or (written and other_written):
                 raise BufferOverlapError(
                     f"{name} overlaps {other_name} on rank {comm.rank}, and one of them is "
                     f"written. Use a copy"
                 )
+
+
+def _is_own_shard(part: DeviceDescription, whole: DeviceDescription, allowed: int | None) -> bool:
+    # The output of a reduce-scatter may be this rank's shard of the input.
+    return allowed is not None and part.address == allowed and part.count <= whole.count
 
 
 def _fused_results(
@@ -174,10 +200,15 @@ def _fused_results(
     arrays: Mapping[str, DeviceDescription],
     out: Any,
     code: int,
-    shard: int,
+    begin: int,
+    end: int,
 ) -> tuple[list[DeviceDescription], Any]:
     """Give where each result goes, and the output of the call."""
     output = out
+    shard = end - begin
+    allowed = None
+    if kind is Kind.REDUCE_SCATTER_FUSED:
+        allowed = source.address + begin * source.dtype.itemsize_bytes
     gathered = [result.name for result in traced.results if result.name != "out"]
     if kind is Kind.REDUCE_SCATTER_FUSED and gathered:
         raise UsageError(
@@ -198,7 +229,7 @@ def _fused_results(
             found.append(target)
             continue
         if kind is Kind.REDUCE_SCATTER_FUSED and out is None:
-            output = out = side.zeros(shard, result.dtype)
+            output = out = side.zeros((shard,), result.dtype)
         name = "x" if out is None else "out"
         target = describe(side, comm, x if out is None else out, name, code, written=True)
         if target.dtype != result.dtype:
@@ -211,6 +242,6 @@ def _fused_results(
             raise BufferMismatchError(
                 f"out must have {wanted} elements on rank {comm.rank}; got {target.count}"
             )
-        check_pair(comm, source, target, name)
+        check_pair(comm, source, target, name, allowed)
         found.append(target)
     return found, output

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
-from cocoll.cuda.binding import MAX_BLOCKS, MAX_RANKS, Device, Endpoint
+from cocoll.cuda.binding import MAX_BLOCKS, MAX_RANKS, Device, DeviceStream, Endpoint
 from cocoll.cuda.toolkit import Toolkit, open_library
 from cocoll.device.agreement import agree
 from cocoll.device.array import describe_device_array
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["open_device"]
 
 _PROBE_BYTES = 64
-_LEGACY_STREAM = 0
 
 
 def open_device(
@@ -62,7 +62,7 @@ def open_device(
         if ordinal is None or ordinal < 0:
             ordinal = comm.rank % library.device_count()
         device = Device(library, ordinal)
-        facts = {"bus": device.bus, "blocks": device.multiprocessors, "ordinal": ordinal}
+        facts = {"bus": device.bus, "blocks": device.multiprocessors, "pid": os.getpid()}
     except (UnsupportedError, CudaError) as error:
         problem = str(error)
     everyone = [json.loads(data) for data in agree(comm, json.dumps(facts).encode(), problem)]
@@ -79,7 +79,7 @@ def open_device(
             device,
             comm.rank,
             comm.world_size,
-            blocks=min(blocks, MAX_BLOCKS),
+            blocks=min(blocks, comm.tuning.gpu_blocks, MAX_BLOCKS),
             staging_bytes=comm.tuning.gpu_one_shot_bytes,
             window_bytes=comm.tuning.gpu_window_bytes,
             timeout_seconds=comm.settings.timeout_seconds,
@@ -92,11 +92,13 @@ def open_device(
     for peer, theirs in enumerate(everyone):
         if peer != comm.rank and not problem:
             try:
-                if theirs["ordinal"] < device.library.device_count():
-                    device.reach(theirs["ordinal"])
-                endpoint.attach(peer, tickets[peer])
+                problem = _reach(device, theirs)
+                if not problem:
+                    endpoint.attach(peer, tickets[peer])
             except CudaError as error:
-                problem = f"the GPU of rank {comm.rank} cannot reach that of rank {peer}: {error}"
+                problem = str(error)
+            if problem:
+                problem = f"the GPU of rank {comm.rank} cannot reach that of rank {peer}: {problem}"
     agree(comm, b"", problem)
     agree(comm, b"", _probe_peers(comm, endpoint))
     loader = GridLoader(
@@ -105,26 +107,42 @@ def open_device(
     return DeviceSide(comm, endpoint, loader)
 
 
+def _reach(device: Device, peer: dict[str, Any]) -> str:
+    """Let kernels use the memory of a peer's GPU; gives what is wrong."""
+    for ordinal in range(device.library.device_count()):
+        if Device(device.library, ordinal).bus == peer["bus"]:
+            break
+    else:
+        # A GPU that this process does not see: opening its memory tells.
+        return ""
+    if not device.can_reach(ordinal):
+        return "there is no peer access between them"
+    if peer["pid"] == os.getpid():
+        # Pointers of this process are used as they are; those of others are opened with access.
+        device.reach(ordinal)
+    return ""
+
+
 def _probe_peers(comm: Communicator, endpoint: Endpoint) -> str:
     # Mappings have been seen that say yes to everything and give other bytes back (IOMMUs): every
     # rank writes into every window, and looks at what the others wrote into its own.
     import numpy as np
 
     rank, device = comm.rank, endpoint.device
+    stream = DeviceStream(device)
     pattern = np.full(_PROBE_BYTES, rank + 1, np.uint8)
     problem = ""
     try:
         for peer in range(comm.world_size):
-            device.copy(
-                endpoint.window(peer) + rank * _PROBE_BYTES, pattern.ctypes.data, _PROBE_BYTES
-            )
-        device.synchronize(_LEGACY_STREAM)
+            place = endpoint.window(peer) + rank * _PROBE_BYTES
+            device.copy(place, pattern.ctypes.data, _PROBE_BYTES, stream.handle)
+        stream.synchronize()
     except CudaError as error:
         problem = str(error)
     agree(comm, b"", problem)
     found = np.zeros((comm.world_size, _PROBE_BYTES), np.uint8)
-    device.copy(found.ctypes.data, endpoint.window(rank), found.nbytes)
-    device.synchronize(_LEGACY_STREAM)
+    device.copy(found.ctypes.data, endpoint.window(rank), found.nbytes, stream.handle)
+    stream.synchronize()
     for peer in range(comm.world_size):
         if not (found[peer] == peer + 1).all():
             return f"what rank {peer} writes into the GPU memory of rank {rank} does not arrive"

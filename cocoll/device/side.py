@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,24 +19,27 @@ from cocoll.cuda.binding import (
 )
 from cocoll.device.agreement import agree
 from cocoll.device.array import DeviceArray
+from cocoll.dtypes import DType
 from cocoll.errors import (
     AbortedError,
     CocollError,
     CollectiveMismatchError,
     CommTimeoutError,
     CudaError,
-    UnsupportedError,
 )
 from cocoll.failure import AbortReason, Purpose
+from cocoll.kernels.grid_spec import COPY_KERNEL
+from cocoll.kernels.spec import KernelSpec
 from cocoll.symmetric import Allocation, SymmetricHeap
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
-    from cocoll.dtypes import DType
     from cocoll.kernels.grid_loader import GridLoader
-    from cocoll.kernels.spec import KernelSpec
 
-__all__ = ["DeviceSide", "Place"]
+__all__ = ["MEETING", "DeviceSide", "Place"]
+
+#: A kernel without elements does nothing but meet all peers.
+MEETING = KernelSpec("sum", DType.INT32, None)
 
 # COCOLL_GRID_* of kernels/grid_abi.h.
 _LATE, _MISMATCH, _POISONED = 1, 2, 3
@@ -119,7 +123,7 @@ class DeviceSide:
         self._kernels: list[Kernels] = []
         self._shards: set[int] = set()
         self._error: CocollError | None = None
-        self.last_number = -1
+        self._closed = False
         # Not the default stream: ranks of one process share that, and their kernels wait for each
         # other.
         self.stream = DeviceStream(endpoint.device)
@@ -134,13 +138,15 @@ class DeviceSide:
     def empty(self, comm: Communicator, shape: tuple[int, ...], dtype: DType) -> DeviceArray:
         """Make an array in memory that all ranks map; see `Communicator.empty`."""
         nbytes = math.prod(shape) * dtype.itemsize_bytes
-        freed, self._freed[:] = list(self._freed), []
-        for index, key in freed:
+        self.endpoint.release()
+        for _ in range(len(self._freed)):
+            index, key = self._freed.pop(0)
             self._segments[index].heap.mark(key)
         marks = [segment.heap.marks for segment in self._segments]
         if any(marks):
-            # What is given out again must not be in use by what was queued here.
-            self.drain(comm)
+            # What is given out again must not be in use by anything that was queued here, the
+            # caller's own work too.
+            self.device.synchronize_all()
         request = [list(shape), dtype.label]
         message = json.dumps([request, marks]).encode()
         everyone = [
@@ -174,7 +180,7 @@ class DeviceSide:
             own = Memory.create(self.device, nbytes)
         except CudaError as error:
             problem = str(error)
-        tickets = agree(comm, own.ticket() if own else b"", problem)
+        tickets = agree(comm, own.expose() if own else b"", problem)
         views: list[Memory] = []
         try:
             for peer, ticket in enumerate(tickets):
@@ -185,10 +191,10 @@ class DeviceSide:
         agree(comm, b"", problem)
         return _Segment(views, comm.rank, nbytes)
 
-    def zeros(self, length: int, dtype: DType) -> DeviceArray:
+    def zeros(self, shape: tuple[int, ...], dtype: DType) -> DeviceArray:
         """Make a zeroed private array."""
-        memory = Memory.create(self.device, max(length * dtype.itemsize_bytes, 1))
-        return DeviceArray(self.device, memory.address, (length,), dtype, memory, self.stream)
+        memory = Memory.create(self.device, max(math.prod(shape) * dtype.itemsize_bytes, 1))
+        return DeviceArray(self.device, memory.address, shape, dtype, memory, self.stream)
 
     def shard_zeros(self, length: int, dtype: DType) -> DeviceArray:
         """Make a zeroed private array for a shard; see `Communicator.shard_zeros`."""
@@ -214,29 +220,23 @@ class DeviceSide:
 
     # --- Kernels. ---
 
-    def function(self, comm: Communicator, spec: KernelSpec) -> int:
-        """Give a kernel's handle; collective where it is not loaded yet."""
+    def function(self, spec: KernelSpec) -> int:
+        """Give a kernel's handle. Local: a rank that fails must let the others know by raising."""
         name = spec.name()
         if name not in self._functions:
-            failure: CocollError | None = None
-            try:
-                symbol, image = self._loader.load(spec)
-                kernels = Kernels(self.device, image)
-                self._kernels.append(kernels)
-                handle = kernels.function(symbol)
-            except CocollError as error:
-                failure = error
-            text = f"{type(failure).__name__}: {failure}" if failure else ""
-            reports = _core.exchange(comm, Purpose.PREPARE, text.encode(), inside=True)
-            if failure is not None:
-                raise failure
-            for rank, report in enumerate(reports):
-                if report:
-                    raise UnsupportedError(
-                        f"rank {rank} could not prepare a kernel for its GPU: {report.decode()}"
-                    )
-            self._functions[name] = handle
+            symbol, image = self._loader.load(spec)
+            kernels = Kernels(self.device, image)
+            self._kernels.append(kernels)
+            self._functions[name] = kernels.function(symbol)
+            if COPY_KERNEL not in self._functions:
+                self._functions[COPY_KERNEL] = kernels.function(COPY_KERNEL)
         return self._functions[name]
+
+    def copy_function(self) -> int:
+        """Give the handle of the kernel that copies."""
+        if COPY_KERNEL not in self._functions:
+            self.function(MEETING)
+        return self._functions[COPY_KERNEL]
 
     # --- Its end. ---
 
@@ -245,53 +245,76 @@ class DeviceSide:
         self.endpoint.poison()
 
     def drain(self, comm: Communicator) -> None:
-        """Wait until this rank's operations have ended, well or not."""
+        """Wait until this rank's operations have ended, well or not; replays of graphs too."""
         stop = time.monotonic() + comm.settings.timeout_seconds
         while not self.is_idle() and time.monotonic() < stop:
             time.sleep(1e-4)
+        if self.is_idle() and self.endpoint.has_captured:
+            self.device.synchronize_all()
 
     def is_idle(self) -> bool:
         """Whether all that was issued has completed."""
-        return self.last_number < 0 or self.endpoint.is_done(self.last_number)
+        return self.endpoint.issued == 0 or self.endpoint.is_done(self.endpoint.issued - 1)
 
-    def close(self, comm: Communicator) -> None:
-        """Let go of peers' memory, and of the own once no peer can use it any more."""
+    def end(self, comm: Communicator, leave: Callable[[], None]) -> None:
+        """Let go of peers' memory, leave, and give back the own memory once all peers have.
+
+        What peers do not let go of in time goes with the process. Idempotent.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self.drain(comm)
+        self._note_failure(comm)
         if not self.is_idle():
-            # Kernels that do not end use it themselves.
-            self.endpoint.abandon()
+            # Kernels that do not end still use all of it.
+            self._error = self._error or AbortedError(
+                f"rank {comm.rank} closed its communicator while an operation on its GPU had not "
+                f"ended"
+            )
+            leave()
             return
         self.endpoint.detach()
         for segment in self._segments:
             for peer, view in enumerate(segment.views):
                 if peer != comm.rank:
                     view.close()
+        leave()
         stop = time.monotonic() + _FAREWELL_SECONDS
         while time.monotonic() < stop:
             if all(comm._inspect(peer)["left"] for peer in range(comm.world_size)):
-                # Arrays of the caller keep their segments.
                 self.endpoint.close()
+                for segment in self._segments:
+                    # Arrays of the caller keep their segments.
+                    segment.own.withdraw()
                 self._segments.clear()
                 return
             time.sleep(1e-3)
-        self.endpoint.abandon()
 
     def make_failure(self, comm: Communicator) -> CocollError | None:
         """Give what a kernel gave up for as an exception, and give the communicator up; or None."""
+        reason = self._note_failure(comm)
+        if reason is not None and not comm.closed:
+            comm._give_up(reason)
+        return self._error
+
+    def _note_failure(self, comm: Communicator) -> AbortReason | None:
+        """Keep what a kernel gave up for, which goes with the memory; gives why, if it did."""
         found = self.endpoint.failure()
-        if found is None or self._error is not None:
-            return self._error
+        if found is None:
+            return None
         reason, _, peer, wanted, seen = found
-        error: CocollError
+        abort = AbortReason.TIMEOUT if reason == _LATE else AbortReason.EXCEPTION
+        if self._error is not None:
+            return abort
         if reason == _LATE:
-            abort = AbortReason.TIMEOUT
-            error = CommTimeoutError(
+            self._error = CommTimeoutError(
                 f"rank {comm.rank} waited {comm.settings.timeout_seconds} s on its GPU for rank "
                 f"{peer}, which did not come; the communicator is closed",
                 ranks=(peer,),
             )
         elif reason == _MISMATCH:
-            abort = AbortReason.EXCEPTION
-            error = CollectiveMismatchError(
+            self._error = CollectiveMismatchError(
                 f"ranks {comm.rank} and {peer} asked for different operations on their GPUs, or "
                 f"for arrays at different places of symmetric memory (signatures "
                 f"{wanted >> 32:08x} and {seen >> 32:08x}); nothing has moved, and the "
@@ -299,14 +322,11 @@ class DeviceSide:
                 requests={},
             )
         else:
-            abort = AbortReason.EXCEPTION
-            error = AbortedError(
+            self._error = AbortedError(
                 f"another rank gave the communicator up while rank {comm.rank} was in an operation "
                 f"on its GPU; it is closed"
             )
-        self._error = error
-        comm._give_up(abort)
-        return error
+        return abort
 
 
 def _check_requests(requests: list[list[Any]]) -> None:

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cocoll.cuda.binding import Operation
-from cocoll.dtypes import DType
+from cocoll.device.side import MEETING
 from cocoll.failure import Kind, Option
-from cocoll.kernels.spec import KernelSpec
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_range
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from cocoll.device.array import DeviceDescription
     from cocoll.device.layout import Operand
     from cocoll.device.side import DeviceSide, Place
+    from cocoll.kernels.spec import KernelSpec
 
 __all__ = [
     "Reduction",
@@ -177,6 +177,7 @@ def _add_launch(
     *,
     largest: int,
     own_source: int | None = None,
+    zero_sources: bool = False,
 ) -> None:
     """Add one kernel; `sources` and `destinations` are of element 0 of the logical vector."""
     itemsize = work.source.dtype.itemsize_bytes
@@ -189,8 +190,10 @@ def _add_launch(
         if operand.layout is None:
             first = begin - operand.origin
             starts.append(operand.address + first * operand.itemsize_bytes)
-    layouts = [operand.layout for operand in work.operands if operand.layout is not None]
-    numbers = iter(range(len(layouts)))
+    # Arrays of one shape and stride share a layout: a launch takes few.
+    layouts = list(
+        dict.fromkeys(operand.layout for operand in work.operands if operand.layout is not None)
+    )
     operation.launch(
         function,
         _blocks(work.side, largest, itemsize),
@@ -199,18 +202,22 @@ def _add_launch(
         sources,
         destinations,
         [
-            (operand.address, operand.origin, -1 if operand.layout is None else next(numbers))
+            (
+                operand.address,
+                operand.origin,
+                -1 if operand.layout is None else layouts.index(operand.layout),
+            )
             for operand in work.operands
         ],
         layouts,
         own_source=own_source,
         aligned=_all_aligned(starts),
-        zero_sources=Option.ZERO_GRAD in work.options,
+        zero_sources=zero_sources,
     )
 
 
 def _add_one_shot(work: Reduction, operation: Operation) -> None:
-    function = work.side.function(work.comm, work.spec)
+    function = work.side.function(work.spec)
     _add_launch(
         work,
         operation,
@@ -225,7 +232,7 @@ def _add_one_shot(work: Reduction, operation: Operation) -> None:
 
 
 def _add_two_shot(work: Reduction, operation: Operation, places: list[Place]) -> None:
-    function = work.side.function(work.comm, work.spec)
+    function = work.side.function(work.spec)
     begin, end = work.own()
     if work.scattered:
         # The result is this rank's block alone: its element `begin` is the first there is.
@@ -243,13 +250,14 @@ def _add_two_shot(work: Reduction, operation: Operation, places: list[Place]) ->
         work.side.addresses(places[0]),
         destinations,
         largest=work.block,
+        zero_sources=Option.ZERO_GRAD in work.options,
     )
 
 
 def _add_staged(work: Reduction, operation: Operation) -> None:
     """Add chunks through the windows of all ranks."""
     comm, side = work.comm, work.side
-    function = side.function(comm, work.spec)
+    function = side.function(work.spec)
     world_size, itemsize = comm.world_size, work.source.dtype.itemsize_bytes
     handed = [] if work.scattered else work.results
     widest = itemsize + sum(result.dtype.itemsize_bytes for result in handed)
@@ -274,8 +282,6 @@ def _add_staged(work: Reduction, operation: Operation) -> None:
             nbytes = (stop - start) * itemsize
             here = work.source.address + start * itemsize
             operation.copy(windows[comm.rank] + owner * piece * itemsize, here, nbytes)
-            if Option.ZERO_GRAD in work.options:
-                operation.clear(here, nbytes)
         begin, end = parts[comm.rank]
         place = comm.rank * piece
         sources = [window + (place - begin) * itemsize for window in windows]
@@ -290,10 +296,15 @@ def _add_staged(work: Reduction, operation: Operation) -> None:
                 for offset, result in zip(offsets, handed, strict=True)
             ]
         _add_launch(work, operation, function, begin, end, sources, destinations, largest=piece)
-        for offset, result in zip(offsets, handed, strict=True):
-            size = result.dtype.itemsize_bytes
-            for owner, (start, stop) in enumerate(parts):
-                operation.copy(
+        for owner, (start, stop) in enumerate(parts):
+            if Option.ZERO_GRAD in work.options:
+                here = work.source.address + start * itemsize
+                _add_copy(side, operation, here, 0, (stop - start) * itemsize)
+            for offset, result in zip(offsets, handed, strict=True):
+                size = result.dtype.itemsize_bytes
+                _add_copy(
+                    side,
+                    operation,
                     result.address + start * size,
                     windows[comm.rank] + offset + owner * piece * size,
                     (stop - start) * size,
@@ -313,8 +324,23 @@ def add_meeting(comm: Communicator, side: DeviceSide, operation: Operation) -> N
     operation : Operation
         To which it is added.
     """
-    function = side.function(comm, KernelSpec("sum", DType.UINT8, None))
-    operation.launch(function, 1, 0, 0, [0] * comm.world_size, [[]])
+    operation.launch(side.function(MEETING), 1, 0, 0, [0] * comm.world_size, [[]])
+
+
+def _add_copy(side: DeviceSide, operation: Operation, to: int, source: int, nbytes: int) -> None:
+    """Add a copy that does not happen once a meeting has failed; zeros where there is no source."""
+    if nbytes == 0 or to == source:
+        return
+    operation.launch(
+        side.copy_function(),
+        _blocks(side, nbytes, 1),
+        0,
+        nbytes,
+        (),
+        [[to]],
+        copied_from=source,
+        aligned=_all_aligned((to, source)),
+    )
 
 
 def add_allgather(
@@ -355,7 +381,9 @@ def add_allgather(
             start, stop = block_range(owner, result.count, block)
             start = min(start + first, stop)
             length = min(piece, stop - start)
-            operation.copy(result.address + start * itemsize, begins[owner], length * itemsize)
+            _add_copy(
+                side, operation, result.address + start * itemsize, begins[owner], length * itemsize
+            )
         add_meeting(comm, side, operation)
 
 
@@ -366,9 +394,10 @@ def add_broadcast(
     source: DeviceDescription,
     result: DeviceDescription,
     root: int,
-    place: Place | None,
 ) -> None:
-    """Add the steps of a broadcast: every rank copies from the root.
+    """Add the steps of a broadcast: every rank copies from the root's window.
+
+    Never from the root's array: only the root knows where that is.
 
     Parameters
     ----------
@@ -380,20 +409,16 @@ def add_broadcast(
         The root's data, and where it goes.
     root : int
         Whose data.
-    place : Place or None
-        Where the data lies in symmetric memory.
     """
     itemsize = source.dtype.itemsize_bytes
-    piece = source.count if place else side.endpoint.window_bytes // itemsize
-    for first in range(0, max(source.count, 1), max(piece, 1)):
+    piece = side.endpoint.window_bytes // itemsize
+    window = side.endpoint.window(root)
+    for first in range(0, max(source.count, 1), piece):
         nbytes = min(piece, source.count - first) * itemsize
         here = source.address + first * itemsize
         there = result.address + first * itemsize
-        begin = side.endpoint.window(root)
-        if place is not None:
-            begin = side.addresses(place)[root]
-        elif comm.rank == root:
-            operation.copy(begin, here, nbytes)
+        if comm.rank == root:
+            operation.copy(window, here, nbytes)
         add_meeting(comm, side, operation)
-        operation.copy(there, here if comm.rank == root else begin, nbytes)
+        _add_copy(side, operation, there, here if comm.rank == root else window, nbytes)
         add_meeting(comm, side, operation)

@@ -148,7 +148,8 @@ COCOLL_INLINE uint64_t await(const cocoll_grid_call& call, const Place& place, i
 }
 
 // Waits for one peer, and compares notes with it; false if the operation cannot go on. A peer that
-// is an epoch ahead has itself found this rank's signature to be its own.
+// is an epoch ahead has itself found this rank's signature to be its own: one that fails raises no
+// flag any more.
 COCOLL_INLINE bool greet(const cocoll_grid_call& call, const Place& place, int peer,
                          uint64_t wanted) {
   int reason = 0;
@@ -156,18 +157,30 @@ COCOLL_INLINE bool greet(const cocoll_grid_call& call, const Place& place, int p
   if (reason == 0 && epochs_ahead(seen, static_cast<uint32_t>(wanted)) == 0 && seen != wanted) {
     reason = COCOLL_GRID_MISMATCH;
   }
+  // A peer may have raised its flag, waited in vain and given up before this rank came.
+  if (reason == 0 && acquire_load(call.poisoned) != 0) reason = COCOLL_GRID_POISONED;
   if (reason == 0) return true;
   give_up(call, place.block, reason, reason == COCOLL_GRID_POISONED ? -1 : peer, wanted, seen);
   return false;
 }
 
+// Whether the communicator has been given up; all threads of a block get one answer.
+COCOLL_INLINE bool is_poisoned(const cocoll_grid_call& call, const Place& place) {
+  return place.any(place.thread == 0 && acquire_load(call.poisoned) != 0);
+}
+
 // Meets block `place.block` of every peer; every thread of the block calls it. False, on all
-// threads, if the operation cannot go on: the kernel then ends at once.
+// threads, if the operation cannot go on: the kernel then ends at once, and this rank raises no
+// flag again.
 COCOLL_INLINE bool meet(const cocoll_grid_call& call, const Place& place) {
   uint32_t* counter = &call.counters[place.block].epoch;
   const uint32_t epoch = *counter + 1u;
   const uint64_t flag = static_cast<uint64_t>(call.signature) << 32 | epoch;
-  place.synchronize();
+  // Also the barrier of the block that goes before a flag.
+  if (is_poisoned(call, place)) {
+    if (place.thread == 0) give_up(call, place.block, COCOLL_GRID_POISONED, -1, flag, 0);
+    return false;
+  }
   bool failed = false;
   for (int peer = place.thread; peer < call.world_size; peer += place.threads) {
     if (peer != call.rank) release_store(&call.flags_of[peer][place.block].flags[call.rank], flag);
@@ -175,8 +188,9 @@ COCOLL_INLINE bool meet(const cocoll_grid_call& call, const Place& place) {
   for (int peer = place.thread; peer < call.world_size; peer += place.threads) {
     if (peer != call.rank && !greet(call, place, peer, flag)) failed = true;
   }
-  if (place.thread == 0) *counter = epoch;
-  return !place.any(failed);
+  failed = place.any(failed);
+  if (place.thread == 0 && !failed) *counter = epoch;
+  return !failed;
 }
 
 }  // namespace cocoll

@@ -140,6 +140,20 @@ COCOLL_INLINE void count_staged(const cocoll_grid_call& call, const Place& place
   }
 }
 
+// Copies bytes [begin, end) of `own_source` to the first destination, or stores zeros where there
+// is no source; nothing once the communicator has been given up: what a failed meeting has left in
+// a window must not reach an array of the caller's.
+COCOLL_INLINE void copy_grid(const cocoll_grid_call& call, const Place& place) {
+  if (is_poisoned(call, place)) return;
+  const char* from = static_cast<const char*>(call.own_source);
+  char* to = static_cast<char*>(call.destinations[0][0]);
+  for_each_part<kPackBytes>(call, place, [&](const Part& part) {
+    Pack<char, kPackBytes> pack = {};
+    if (from != nullptr) pack = load_part<char, kPackBytes>(from + part.index, part);
+    store_part(to + part.index, part, pack);
+  });
+}
+
 template <class Pass>
 COCOLL_INLINE void run_grid(const cocoll_grid_call& call, const Place& place) {
   typedef typename Pass::Reduction R;

@@ -13,7 +13,10 @@ from cocoll.kernels.spec import KernelSpec, reduction_type
 if TYPE_CHECKING:
     from cocoll.epilogues.traced import Operand, Result
 
-__all__ = ["check_grid_limits", "grid_kernel_name", "render_grid_kernels"]
+__all__ = ["COPY_KERNEL", "check_grid_limits", "grid_kernel_name", "render_grid_kernels"]
+
+#: The symbol of the kernel that copies bytes, which every source has.
+COPY_KERNEL = "cocoll_grid_copy_bytes"
 
 _PREAMBLE = '#include "cocoll/kernels/grid.h"\n'
 _PACK_BYTES = 16
@@ -85,7 +88,10 @@ def render_grid_kernels(specs: Sequence[KernelSpec]) -> str:
     UnsupportedError
         An epilogue has more arrays or scalars than a launch can hand over.
     """
-    parts = [_PREAMBLE]
+    copies = (
+        f"COCOLL_GRID_KERNEL({COPY_KERNEL}) {{ cocoll::copy_grid(call, COCOLL_GRID_PLACE); }}\n"
+    )
+    parts = [_PREAMBLE, copies]
     for spec in specs:
         check_grid_limits(spec)
         parts += [
@@ -98,9 +104,9 @@ def render_grid_kernels(specs: Sequence[KernelSpec]) -> str:
 
 
 def _pack_elements(spec: KernelSpec) -> int:
-    # The widest array moves in whole words; narrower ones in parts of a word, still coalesced. Bytes
-    # move by eight: sixteen of eight ranks would not stay in registers. Nor would more than four
-    # at a time of an epilogue, which computes in float32 at least.
+    # The widest array moves in whole words; narrower ones in parts of a word, still coalesced.
+    # Bytes move by eight: sixteen of eight ranks would not stay in registers. Nor would more than
+    # four at a time of an epilogue, which computes in float32 at least.
     itemsizes = [max(spec.source_dtype.itemsize_bytes, _NARROWEST_BYTES)]
     if spec.traced is not None:
         itemsizes.append(_COMPUTED_BYTES)

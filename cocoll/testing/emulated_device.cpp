@@ -203,7 +203,8 @@ class StreamState {
 
 struct Streams {
   std::mutex mutex;
-  std::set<StreamState*> alive;
+  // Shared with who waits for all of them while one is destroyed.
+  std::map<StreamState*, std::shared_ptr<StreamState>> alive;
   unsigned made = 0;
   StreamState* usual = nullptr;  // stream 0
 };
@@ -218,8 +219,9 @@ StreamState* find(cuda::Stream stream) {
   const std::lock_guard<std::mutex> lock(all.mutex);
   if (stream == nullptr) {
     if (all.usual == nullptr) {
-      all.usual = new StreamState(all.made++);
-      all.alive.insert(all.usual);
+      const auto made = std::make_shared<StreamState>(all.made++);
+      all.usual = made.get();
+      all.alive[all.usual] = made;
     }
     return all.usual;
   }
@@ -425,6 +427,17 @@ Result cuCtxGetCurrent(cuda::Context* context) {
   return cuda::kSuccess;
 }
 
+Result cuCtxSynchronize() {
+  if (capture_forbids()) return cuda::kCaptureUnsupported;
+  std::map<StreamState*, std::shared_ptr<StreamState>> alive;
+  {
+    const std::lock_guard<std::mutex> lock(streams().mutex);
+    alive = streams().alive;
+  }
+  for (const auto& [state, shared] : alive) state->synchronize();
+  return cuda::kSuccess;
+}
+
 Result cuCtxEnablePeerAccess(cuda::Context, unsigned) { return cuda::kSuccess; }
 
 Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
@@ -573,20 +586,21 @@ Result cuStreamCreate(cuda::Stream* stream, unsigned) {
   if (!has_context()) return kInvalidContext;
   Streams& all = streams();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  StreamState* state = new StreamState(all.made++);
-  all.alive.insert(state);
-  *stream = reinterpret_cast<cuda::Stream>(state);
+  const auto state = std::make_shared<StreamState>(all.made++);
+  all.alive[state.get()] = state;
+  *stream = reinterpret_cast<cuda::Stream>(state.get());
   return cuda::kSuccess;
 }
 
 Result cuStreamDestroy_v2(cuda::Stream stream) {
   StreamState* state = find(stream);
   if (state == nullptr || stream == nullptr) return fault("destruction of no stream");
+  std::shared_ptr<StreamState> last;  // what was queued still runs
   {
     const std::lock_guard<std::mutex> lock(streams().mutex);
+    last = streams().alive[state];
     streams().alive.erase(state);
   }
-  delete state;  // what was queued still runs
   return cuda::kSuccess;
 }
 

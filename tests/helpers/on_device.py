@@ -43,9 +43,7 @@ def make_array(
         made = comm.empty(shape, dtype, device="cuda")
         assert isinstance(made, DeviceArray)
         return made
-    side = comm._open_side(None)
-    flat = side.zeros(int(np.prod(shape, dtype=np.int64)), DType.parse(dtype))
-    return DeviceArray(side.device, flat._address, shape, DType.parse(dtype), flat, side.stream)
+    return comm._open_side(None).zeros(shape, DType.parse(dtype))
 
 
 def put(comm: cocoll.Communicator, values: np.ndarray[Any, Any], memory: str) -> DeviceArray:

@@ -139,8 +139,8 @@ HUNTS = (
         Plant(
             "no event between streams",
             EXECUTOR,
-            "capturing == kCaptureNone && issued_ > 0 && stream != last_stream_",
-            "capturing == kCaptureNone && issued_ > 0 && stream == nullptr",
+            "capturing == kCaptureNone && last_ != nullptr",
+            "capturing == kCaptureNone && stream == nullptr",
         ),
         *("thread", "threads", "eager", (RACE_STATUS, WRONG_RESULT)),
     ),
