@@ -152,7 +152,8 @@ cdef extern from * nogil:
     }
     inline Result await_context(const Driver& d) { return d.context_synchronize(); }
     inline Result resident_blocks(const Driver& d, int* blocks, void* function) {
-      return d.occupancy_max_active_blocks(blocks, static_cast<Function>(function), kGridThreads, 0);
+      return d.occupancy_max_active_blocks(blocks, static_cast<Function>(function), kGridThreads,
+                                           0);
     }
     inline Result enable_peer(const Driver& d, void* context) {
       const Result result = d.context_enable_peer_access(static_cast<Context>(context), 0);

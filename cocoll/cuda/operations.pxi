@@ -93,7 +93,9 @@ cdef class Operation:
             call.operands[index].origin = origin
             call.operands[index].layout = layout
         if len(layouts) > COCOLL_GRID_MAX_LAYOUTS:
-            raise ValueError(f"a launch takes {COCOLL_GRID_MAX_LAYOUTS} layouts; got {len(layouts)}")
+            raise ValueError(
+                f"a launch takes {COCOLL_GRID_MAX_LAYOUTS} layouts; got {len(layouts)}"
+            )
         for index, (itemsize, shape, stride_bytes) in enumerate(layouts):
             if len(shape) > COCOLL_MAX_DIMS:
                 raise ValueError(f"a layout has {COCOLL_MAX_DIMS} dimensions; got {len(shape)}")

@@ -31,14 +31,8 @@ if TYPE_CHECKING:
     from cocoll.device.side import DeviceSide
 
 from cocoll.device.checks import check_pair, describe
-from cocoll.device.steps import (
-    Reduction,
-    add_allgather,
-    add_broadcast,
-    add_meeting,
-    plan_reduction,
-    sign,
-)
+from cocoll.device.copies import add_allgather, add_broadcast, add_meeting, sign
+from cocoll.device.steps import Reduction, plan_reduction
 
 __all__ = [
     "bind_barrier",

@@ -246,7 +246,8 @@ class DeviceSide:
 
     def drain(self, comm: Communicator) -> None:
         """Wait until this rank's operations have ended, well or not; replays of graphs too."""
-        stop = time.monotonic() + comm.settings.timeout_seconds
+        # Kernels end by themselves when they have waited for as long as they may.
+        stop = time.monotonic() + comm.settings.timeout_seconds + _FAREWELL_SECONDS
         while not self.is_idle() and time.monotonic() < stop:
             time.sleep(1e-4)
         if self.is_idle() and self.endpoint.has_captured:

@@ -9,13 +9,12 @@ compare: ranks that differ find out before anything has moved.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cocoll.cuda.binding import Operation
-from cocoll.device.side import MEETING
+from cocoll.device.copies import add_copy, all_aligned, blocks_for, sign
 from cocoll.failure import Kind, Option
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_range
 
@@ -26,19 +25,8 @@ if TYPE_CHECKING:
     from cocoll.device.side import DeviceSide, Place
     from cocoll.kernels.spec import KernelSpec
 
-__all__ = [
-    "Reduction",
-    "add_allgather",
-    "add_broadcast",
-    "add_meeting",
-    "plan_reduction",
-    "sign",
-]
+__all__ = ["Reduction", "plan_reduction"]
 
-_ALIGNED_BYTES = 16
-_THREADS = 512
-# Packs of 16 bytes that a thread works on before it is worth another block.
-_PACKS_OF_A_THREAD = 4
 _LANE_BYTES = 128
 
 
@@ -83,32 +71,6 @@ class Reduction:
     def own(self) -> tuple[int, int]:
         """Give this rank's block."""
         return block_range(self.comm.rank, self.count, self.block)
-
-
-def _blocks(side: DeviceSide, elements: int, itemsize_bytes: int) -> int:
-    # Agreed: from agreed numbers alone.
-    of_a_block = _THREADS * _PACKS_OF_A_THREAD * max(1, _ALIGNED_BYTES // itemsize_bytes)
-    return max(1, min(side.endpoint.blocks, -(-elements // of_a_block)))
-
-
-def sign(*facts: object) -> int:
-    """Give the signature of agreed facts.
-
-    Parameters
-    ----------
-    *facts : object
-        Whose repr is the same on all ranks.
-
-    Returns
-    -------
-    int
-        32 bits, not zero: that is what memory holds that nobody has signed.
-    """
-    return zlib.crc32(repr(facts).encode()) | 1
-
-
-def _all_aligned(addresses: Sequence[int]) -> bool:
-    return all(address % _ALIGNED_BYTES == 0 for address in addresses)
 
 
 # ---- reductions --------------------------------------------------------------------------------
@@ -196,7 +158,7 @@ def _add_launch(
     )
     operation.launch(
         function,
-        _blocks(work.side, largest, itemsize),
+        blocks_for(work.side, largest, itemsize),
         begin,
         end,
         sources,
@@ -211,7 +173,7 @@ def _add_launch(
         ],
         layouts,
         own_source=own_source,
-        aligned=_all_aligned(starts),
+        aligned=all_aligned(starts),
         zero_sources=zero_sources,
     )
 
@@ -299,126 +261,13 @@ def _add_staged(work: Reduction, operation: Operation) -> None:
         for owner, (start, stop) in enumerate(parts):
             if Option.ZERO_GRAD in work.options:
                 here = work.source.address + start * itemsize
-                _add_copy(side, operation, here, 0, (stop - start) * itemsize)
+                add_copy(side, operation, here, 0, (stop - start) * itemsize)
             for offset, result in zip(offsets, handed, strict=True):
                 size = result.dtype.itemsize_bytes
-                _add_copy(
+                add_copy(
                     side,
                     operation,
                     result.address + start * size,
                     windows[comm.rank] + offset + owner * piece * size,
                     (stop - start) * size,
                 )
-
-
-# ---- copies ------------------------------------------------------------------------------------
-
-
-def add_meeting(comm: Communicator, side: DeviceSide, operation: Operation) -> None:
-    """Add a kernel without elements: it meets all peers, and is done.
-
-    Parameters
-    ----------
-    comm, side : Communicator, DeviceSide
-        Whose.
-    operation : Operation
-        To which it is added.
-    """
-    operation.launch(side.function(MEETING), 1, 0, 0, [0] * comm.world_size, [[]])
-
-
-def _add_copy(side: DeviceSide, operation: Operation, to: int, source: int, nbytes: int) -> None:
-    """Add a copy that does not happen once a meeting has failed; zeros where there is no source."""
-    if nbytes == 0 or to == source:
-        return
-    operation.launch(
-        side.copy_function(),
-        _blocks(side, nbytes, 1),
-        0,
-        nbytes,
-        (),
-        [[to]],
-        copied_from=source,
-        aligned=_all_aligned((to, source)),
-    )
-
-
-def add_allgather(
-    comm: Communicator,
-    side: DeviceSide,
-    operation: Operation,
-    source: DeviceDescription,
-    result: DeviceDescription,
-    block: int,
-    place: Place | None,
-) -> None:
-    """Add the steps of an all-gather: every rank copies each block from its owner.
-
-    Parameters
-    ----------
-    comm, side : Communicator, DeviceSide
-        Whose.
-    operation : Operation
-        To which they are added.
-    source, result : DeviceDescription
-        This rank's block, and the whole vector.
-    block : int
-        Elements of a rank's block.
-    place : Place or None
-        Where the block lies in symmetric memory.
-    """
-    itemsize = source.dtype.itemsize_bytes
-    piece = block if place else side.endpoint.window_bytes // itemsize
-    begins = [side.endpoint.window(rank) for rank in range(comm.world_size)]
-    if place is not None:
-        begins = side.addresses(place)
-    for first in range(0, max(block, 1), max(piece, 1)):
-        if place is None:
-            own = max(0, min(piece, source.count - first))
-            operation.copy(begins[comm.rank], source.address + first * itemsize, own * itemsize)
-        add_meeting(comm, side, operation)
-        for owner in range(comm.world_size):
-            start, stop = block_range(owner, result.count, block)
-            start = min(start + first, stop)
-            length = min(piece, stop - start)
-            _add_copy(
-                side, operation, result.address + start * itemsize, begins[owner], length * itemsize
-            )
-        add_meeting(comm, side, operation)
-
-
-def add_broadcast(
-    comm: Communicator,
-    side: DeviceSide,
-    operation: Operation,
-    source: DeviceDescription,
-    result: DeviceDescription,
-    root: int,
-) -> None:
-    """Add the steps of a broadcast: every rank copies from the root's window.
-
-    Never from the root's array: only the root knows where that is.
-
-    Parameters
-    ----------
-    comm, side : Communicator, DeviceSide
-        Whose.
-    operation : Operation
-        To which they are added.
-    source, result : DeviceDescription
-        The root's data, and where it goes.
-    root : int
-        Whose data.
-    """
-    itemsize = source.dtype.itemsize_bytes
-    piece = side.endpoint.window_bytes // itemsize
-    window = side.endpoint.window(root)
-    for first in range(0, max(source.count, 1), piece):
-        nbytes = min(piece, source.count - first) * itemsize
-        here = source.address + first * itemsize
-        there = result.address + first * itemsize
-        if comm.rank == root:
-            operation.copy(window, here, nbytes)
-        add_meeting(comm, side, operation)
-        _add_copy(side, operation, there, here if comm.rank == root else window, nbytes)
-        add_meeting(comm, side, operation)

@@ -188,9 +188,9 @@ COCOLL_INLINE bool meet(const cocoll_grid_call& call, const Place& place) {
   for (int peer = place.thread; peer < call.world_size; peer += place.threads) {
     if (peer != call.rank && !greet(call, place, peer, flag)) failed = true;
   }
-  failed = place.any(failed);
-  if (place.thread == 0 && !failed) *counter = epoch;
-  return !failed;
+  // Before the barrier: every thread reads it when it comes to the next meeting.
+  if (place.thread == 0) *counter = epoch;
+  return !place.any(failed);
 }
 
 }  // namespace cocoll

@@ -69,6 +69,25 @@ def host(count: int) -> np.ndarray[Any, Any]:
     return np.ones(count, np.float32)
 
 
+def square(array: DeviceArray, first: int = 0) -> DeviceArray:
+    """Give two by two elements."""
+    return DeviceArray(
+        array._device, array._address + 4 * first, (2, 2), DType.FLOAT32, array, array.stream
+    )
+
+
+@epilogues.epilogue
+def add_y(x: Any, y: Any) -> Any:
+    return x + y
+
+
+@epilogues.epilogue
+def add_five(x: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+    return x + a + b + c + d + e
+
+
+LAYOUTS = ((0, 4), (4, 0), (0, 0), (4, 4), (8, 4))
+
 MISUSES: dict[str, tuple[type[CocollError], str, Misuse]] = {
     "strided": (
         BufferMismatchError,
@@ -131,6 +150,52 @@ MISUSES: dict[str, tuple[type[CocollError], str, Misuse]] = {
         BufferOverlapError,
         "partial overlap",
         lambda comm, x: cocoll.allreduce(part(x, 0, 10), out=part(x, 5, 10)),
+    ),
+    "nine dimensions": (
+        BufferMismatchError,
+        "8 dimensions; got 9",
+        lambda comm, x: cocoll.allreduce(Shown(x, shape=(1,) * 8 + (20,))),
+    ),
+    "not aligned": (
+        BufferMismatchError,
+        "aligned to its elements",
+        lambda comm, x: cocoll.allreduce(Shown(x, data=(x._address + 2, False), shape=(10,))),
+    ),
+    "dtype= of another dtype": (
+        DTypeError,
+        "that dtype='float64' names; got float32",
+        lambda comm, x: cocoll.allreduce(x, dtype="float64"),
+    ),
+    "a read-only array that is updated": (
+        UsageError,
+        "param must be writable",
+        lambda comm, x: cocoll.allreduce_fused(
+            x, epilogues.sgd(), param=Shown(x, data=(x._address, True)), lr=0.1
+        ),
+    ),
+    "an output over a transposed operand": (
+        BufferOverlapError,
+        "the output overlaps y",
+        lambda comm, x: cocoll.allreduce_fused(
+            square(x), add_y, out=square(x, 4), y=Shown(square(x, 4), shape=(2, 2), strides=(4, 8))
+        ),
+    ),
+    "five kinds of layouts": (
+        UnsupportedError,
+        "at most 4 kinds; got 5",
+        lambda comm, x: cocoll.allreduce_fused(
+            Shown(x, shape=(5, 4)),
+            add_five,
+            **{
+                name: Shown(x, shape=(5, 4), strides=strides)
+                for name, strides in zip("abcde", LAYOUTS, strict=True)
+            },
+        ),
+    ),
+    "a scalar that is a string": (
+        UsageError,
+        "'factor' must be a number; got str",
+        lambda comm, x: cocoll.allreduce_fused(x, epilogues.scale(), factor="2"),
     ),
     "op": (UsageError, "op must be one of", lambda comm, x: cocoll.allreduce(x, "median")),
     "root": (RankError, r"rank in \[0, 2\)", lambda comm, x: cocoll.broadcast(x, 2)),

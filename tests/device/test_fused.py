@@ -9,6 +9,8 @@ import pytest
 
 import cocoll
 from cocoll import epilogues
+from cocoll.device.array import DeviceArray
+from cocoll.dtypes import DType
 from cocoll.testing import run_ranks
 from tests.helpers.on_device import MEMORIES, TUNING, fill, make_array, put, same_bits
 
@@ -128,5 +130,39 @@ def test_reduce_scatter_fused(memory: str, toolkit: Toolkit) -> None:
             x = put(comm, values, memory)
             found = cocoll.reduce_scatter_fused(x, epilogues.gelu()).result()
             same_bits(found.get(), wanted)
+
+    run_ranks(3, body, toolkit=toolkit, tuning=TUNING)
+
+
+@epilogues.epilogue
+def add_three(x: Any, a: Any, b: Any, c: Any) -> Any:
+    return x + a + b + c
+
+
+def test_broadcast_arrays_share_layouts(toolkit: Toolkit) -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        values = fill(comm.rank, (64, 32), "float32")
+        rows = {name: fill(seed, (32,), "float32") for seed, name in enumerate("abc")}
+        x = put(comm, values, "symmetric")
+        cocoll.allreduce_fused(values, add_three, **rows)
+        given = {name: put(comm, row, "ordinary") for name, row in rows.items()}
+        cocoll.allreduce_fused(x, add_three, **given).wait()
+        same_bits(x.get(), values)
+
+    run_ranks(2, body, toolkit=toolkit, tuning=TUNING)
+
+
+def test_the_output_may_be_this_rank_s_shard_of_the_input(toolkit: Toolkit) -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        count = 5000
+        values = fill(comm.rank, (count,), "float32")
+        start, stop = comm.shard_range(count)
+        x = put(comm, values, "symmetric")
+        wanted = cocoll.reduce_scatter_fused(values, epilogues.relu()).result()
+        own = DeviceArray(
+            x._device, x._address + 4 * start, (stop - start,), DType.FLOAT32, x, x.stream
+        )
+        cocoll.reduce_scatter_fused(x, epilogues.relu(), out=own).wait()
+        same_bits(own.get(), wanted)
 
     run_ranks(3, body, toolkit=toolkit, tuning=TUNING)
