@@ -10,8 +10,8 @@ from cocoll.device.side import MEETING
 from cocoll.plan.ir import block_range
 
 if TYPE_CHECKING:
-    from cocoll.cuda.binding import Operation
     from cocoll.communicator import Communicator
+    from cocoll.cuda.binding import Operation
     from cocoll.device.array import DeviceDescription
     from cocoll.device.side import DeviceSide, Place
 
