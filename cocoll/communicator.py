@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["Communicator", "PlanFacts", "init"]
 
 
+# How long a rank that closes waits for the others to let go of its device memory.
+_FAREWELL_SECONDS = 5.0
+
+
 @dataclass(frozen=True, slots=True)
 class PlanFacts:
     """What a bound operation knows of a plan that the caller made.
@@ -488,7 +492,7 @@ class Communicator(_core.CommunicatorBase):
         if not self.closed:
             self._drain(self.timeout_seconds)
         if self._side is not None and not self._is_inherited():
-            self._side.end(self, self._leave)
+            self._side.end(self, self._leave, _FAREWELL_SECONDS)
         self._leave()
         atexit.unregister(self._at_exit)
 
@@ -551,7 +555,7 @@ def _leave_at_exit(reference: weakref.ref[Communicator]) -> Callable[[], None]:
             # matter: no more of it will run.
             comm._drain(comm.timeout_seconds)
             if comm._side is not None:
-                comm._side.drain(comm)
+                comm._side.end(comm, comm._leave, 0.0)
         comm._leave()
 
     return leave

@@ -201,8 +201,10 @@ def make_failure(comm: CommunicatorBase, status: int, sequence: int, culprit: in
     error = _transport_failure(comm, kind, what, culprit)
     side = getattr(comm, "_side", None)
     if side is not None:
-        # Kernels on GPUs would wait for as long as they may.
+        # Kernels on GPUs would wait for as long as they may; and peers take who has left to have
+        # let go of their memory.
         side.give_up()
+        side.end(comm, comm._leave, 0.0)
     comm._leave()
     return error
 

@@ -44,8 +44,8 @@ MEETING = KernelSpec("sum", DType.INT32, None)
 # COCOLL_GRID_* of kernels/grid_abi.h.
 _LATE, _MISMATCH, _POISONED = 1, 2, 3
 _PROBE_BYTES = 64
-# How long a rank that closes waits for the others before it leaves its memory to the process's end.
-_FAREWELL_SECONDS = 5.0
+# How much longer than they may wait kernels take to end.
+_SLACK_SECONDS = 5.0
 _LEGACY_STREAM = 0
 
 
@@ -247,7 +247,7 @@ class DeviceSide:
     def drain(self, comm: Communicator) -> None:
         """Wait until this rank's operations have ended, well or not; replays of graphs too."""
         # Kernels end by themselves when they have waited for as long as they may.
-        stop = time.monotonic() + comm.settings.timeout_seconds + _FAREWELL_SECONDS
+        stop = time.monotonic() + comm.settings.timeout_seconds + _SLACK_SECONDS
         while not self.is_idle() and time.monotonic() < stop:
             time.sleep(1e-4)
         if self.is_idle() and self.endpoint.has_captured:
@@ -257,10 +257,11 @@ class DeviceSide:
         """Whether all that was issued has completed."""
         return self.endpoint.issued == 0 or self.endpoint.is_done(self.endpoint.issued - 1)
 
-    def end(self, comm: Communicator, leave: Callable[[], None]) -> None:
+    def end(self, comm: Communicator, leave: Callable[[], None], farewell_seconds: float) -> None:
         """Let go of peers' memory, leave, and give back the own memory once all peers have.
 
-        What peers do not let go of in time goes with the process. Idempotent.
+        What peers do not let go of in time goes with the process. Idempotent. Nobody may leave
+        before it has let go: that is what tells the others.
         """
         if self._closed:
             return
@@ -281,16 +282,16 @@ class DeviceSide:
                 if peer != comm.rank:
                     view.close()
         leave()
-        stop = time.monotonic() + _FAREWELL_SECONDS
-        while time.monotonic() < stop:
-            if all(comm._inspect(peer)["left"] for peer in range(comm.world_size)):
-                self.endpoint.close()
-                for segment in self._segments:
-                    # Arrays of the caller keep their segments.
-                    segment.own.withdraw()
-                self._segments.clear()
+        stop = time.monotonic() + farewell_seconds
+        while not all(comm._inspect(peer)["left"] for peer in range(comm.world_size)):
+            if time.monotonic() >= stop:
                 return
             time.sleep(1e-3)
+        self.endpoint.close()
+        for segment in self._segments:
+            # Arrays of the caller keep their segments.
+            segment.own.withdraw()
+        self._segments.clear()
 
     def make_failure(self, comm: Communicator) -> CocollError | None:
         """Give what a kernel gave up for as an exception, and give the communicator up; or None."""

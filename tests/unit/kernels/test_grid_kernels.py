@@ -22,7 +22,12 @@ from cocoll.kernels.grid_compiler import (
     find_nvcc,
     read_report,
 )
-from cocoll.kernels.grid_spec import check_grid_limits, grid_kernel_name, render_grid_kernels
+from cocoll.kernels.grid_spec import (
+    COPY_KERNEL,
+    check_grid_limits,
+    grid_kernel_name,
+    render_grid_kernels,
+)
 from cocoll.kernels.precompilation import precompile
 from cocoll.kernels.spec import KernelSpec
 
@@ -50,8 +55,8 @@ def one_of_each_family() -> list[KernelSpec]:
 def test_every_specification_has_a_kernel() -> None:
     text = render_grid_kernels(SPECS)
     names = re.findall(r"COCOLL_GRID_KERNEL\((\w+)\)", text)
-    assert names == [grid_kernel_name(spec) for spec in SPECS]
-    assert len(set(names)) == len(SPECS)
+    assert names == [COPY_KERNEL, *(grid_kernel_name(spec) for spec in SPECS)]
+    assert len(set(names)) == len(SPECS) + 1
 
 
 @pytest.mark.parametrize(
@@ -143,9 +148,8 @@ def test_nothing_lies_in_local_memory(
     kernels: list[KernelSpec], targets: tuple[str, ...], tmp_path: Path
 ) -> None:
     found = precompile(kernels, targets, tmp_path)
-    assert set(found) == {
-        (target, grid_kernel_name(spec)) for target in targets for spec in kernels
-    }
+    names = [COPY_KERNEL, *(grid_kernel_name(spec) for spec in kernels)]
+    assert set(found) == {(target, name) for target in targets for name in names}
     for (target, name), resources in found.items():
         assert (resources.stack_bytes, resources.spill_bytes) == (0, 0), (target, name)
         assert resources.registers <= 128, (target, name)
