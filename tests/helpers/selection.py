@@ -1,7 +1,9 @@
 """Which cases run on which numbers of ranks each time; the others run in the long run.
 
-Every case runs on 2 ranks and on one more number, which its name chooses: all numbers see a fair
-share of all cases each time, and in ``make test-long`` every case sees all numbers.
+A case's name chooses one number besides 2. Half of the cases run on 2 ranks as threads, all of
+them on 2 under mpirun; on the chosen number all of them run as threads, and half under mpirun. So
+all numbers see a fair share of all cases each time, and in ``make test-long`` every case sees all
+numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ __all__ = ["WORLD_SIZES", "runs_each_time"]
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 
 
-def runs_each_time(case_name: str, size: int) -> bool:
+def runs_each_time(case_name: str, size: int, *, threads: bool = False) -> bool:
     """Say whether a case is for every run on `size` ranks."""
     others = [other for other in WORLD_SIZES if other != 2]
-    return size == 2 or size == others[zlib.crc32(case_name.encode()) % len(others)]
+    half, chosen = divmod(zlib.crc32(case_name.encode()), len(others))
+    if size == 2:
+        return not threads or half % 2 == 0
+    return size == others[chosen] and (threads or half % 2 == 1)

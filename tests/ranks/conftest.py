@@ -41,5 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave most numbers of ranks of each case to the long run."""
     for item in items:
         size = getattr(item, "callspec", None) and item.callspec.params.get("worlds")
-        if size is not None and not runs_each_time(item.name.replace(f"ranks{size}", ""), size):
+        if size is not None and not runs_each_time(
+            item.name.replace(f"ranks{size}", ""), size, threads=True
+        ):
             item.add_marker(pytest.mark.long)
