@@ -16,6 +16,7 @@ from cocoll.errors import BufferMismatchError, DTypeError, UnsupportedError, Usa
 
 __all__ = [
     "ArrayDescription",
+    "c_strides",
     "describe_array",
     "describe_dlpack",
     "make_output",
@@ -142,7 +143,7 @@ def _from_array_interface(value: Any, name: str, dtype_code: int) -> ArrayDescri
     typestr = interface["typestr"]
     shape = tuple(interface["shape"])
     dtype = read_typestr(typestr, str(getattr(value, "dtype", typestr)), name, dtype_code)
-    strides = interface.get("strides") or _c_strides(shape, dtype.itemsize_bytes)
+    strides = interface.get("strides") or c_strides(shape, dtype.itemsize_bytes)
     _check_dims(name, shape)
     address, readonly = interface["data"]
     return ArrayDescription(address, shape, tuple(strides), dtype, readonly)
@@ -209,7 +210,21 @@ def _check_dims(name: str, shape: tuple[int, ...]) -> None:
         )
 
 
-def _c_strides(shape: tuple[int, ...], itemsize_bytes: int) -> tuple[int, ...]:
+def c_strides(shape: tuple[int, ...], itemsize_bytes: int) -> tuple[int, ...]:
+    """Give the strides of elements that lie side by side in C order.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The array's.
+    itemsize_bytes : int
+        Of one element.
+
+    Returns
+    -------
+    tuple of int
+        In bytes.
+    """
     strides: list[int] = []
     step = itemsize_bytes
     for length in reversed(shape):
@@ -277,7 +292,7 @@ def describe_dlpack(value: Any, name: str, dtype_code: int) -> ArrayDescription:
     strides = (
         tuple(tensor.strides[dim] * itemsize for dim in range(tensor.ndim))
         if tensor.strides
-        else _c_strides(shape, itemsize)
+        else c_strides(shape, itemsize)
     )
     address = (tensor.data or 0) + tensor.byte_offset
     return ArrayDescription(address, shape, strides, dtype, readonly=False)

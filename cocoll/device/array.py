@@ -7,7 +7,13 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cocoll.array import describe_dlpack, numpy_dtype, read_typestr
+from cocoll.array import (
+    ArrayDescription,
+    c_strides,
+    describe_dlpack,
+    numpy_dtype,
+    read_typestr,
+)
 from cocoll.dtypes import DType
 from cocoll.errors import BufferMismatchError, DTypeError, UsageError
 
@@ -148,26 +154,8 @@ class DeviceArray:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceDescription:
-    """Where an array on a GPU lies and what it holds.
-
-    Attributes
-    ----------
-    address : int
-        Of the first element.
-    shape, stride_bytes : tuple of int
-        Its layout.
-    dtype : DType
-        The element type.
-    readonly : bool
-        Whether it must not be written.
-    """
-
-    address: int
-    shape: tuple[int, ...]
-    stride_bytes: tuple[int, ...]
-    dtype: DType
-    readonly: bool
+class DeviceDescription(ArrayDescription):
+    """Where an array on a GPU lies and what it holds, and how it lies to others."""
 
     @property
     def count(self) -> int:
@@ -293,7 +281,11 @@ def _describe(value: Any, name: str, dtype_code: int) -> DeviceDescription:
     if isinstance(value, DeviceArray):
         dtype = DType.parse(value.dtype)
         return DeviceDescription(
-            value._address, value.shape, _c_strides(value.shape, dtype), dtype, readonly=False
+            value._address,
+            value.shape,
+            c_strides(value.shape, dtype.itemsize_bytes),
+            dtype,
+            readonly=False,
         )
     if not is_on_device(value):
         raise UsageError(
@@ -318,19 +310,10 @@ def _describe(value: Any, name: str, dtype_code: int) -> DeviceDescription:
     return DeviceDescription(
         address,
         shape,
-        _c_strides(shape, dtype) if strides is None else tuple(strides),
+        c_strides(shape, dtype.itemsize_bytes) if strides is None else tuple(strides),
         dtype,
         bool(readonly),
     )
-
-
-def _c_strides(shape: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = dtype.itemsize_bytes
-    for length in reversed(shape):
-        strides.append(step)
-        step *= length
-    return tuple(reversed(strides))
 
 
 def current_stream(value: Any) -> int:
