@@ -1,5 +1,6 @@
 """The driver with fake jobs: interleaving, wrong results, ranks that fail, nothing left behind."""
 
+import math
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -89,7 +90,8 @@ def _measure(group: Group, jobs: list[Job], rounds: int = 2, **more: object) -> 
         jobs,
         more.get("limits", []),  # type: ignore[arg-type]
         more.get("externals", []),  # type: ignore[arg-type]
-        Settings(rounds=rounds),
+        # A slow machine must not sit a round out.
+        Settings(rounds=rounds, budget_seconds=float(more.get("budget_seconds", math.inf))),  # type: ignore[arg-type]
         steps.append,
     )
 
@@ -295,3 +297,10 @@ def test_a_form_that_is_left_out_is_not_sampled_again(
     )
     result = _measure(_group(), [make_job("fake")], rounds=5)
     assert [len(track.samples) for track in result.tracks] == [5, 3]
+
+
+def test_a_peer_that_has_used_up_its_budget_sits_out_the_rounds_after_the_trial(
+    make_job: Make,
+) -> None:
+    result = _measure(_group(), [make_job("fake")], rounds=5, budget_seconds=0.0)
+    assert [len(track.samples) for track in result.tracks] == [3, 3]
