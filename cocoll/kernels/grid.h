@@ -59,18 +59,23 @@ COCOLL_INLINE void reduce_part(const cocoll_grid_call& call, int64_t offset_byte
     }
     return;
   }
-  // All loads are issued before the first sum: the latency of a peer's memory is paid once.
-  Pack<T, kElements> packs[COCOLL_GRID_MAX_RANKS];
-  COCOLL_UNROLL for (int rank = 0; rank < COCOLL_GRID_MAX_RANKS; ++rank) {
-    if (rank < call.world_size) {
-      packs[rank] = load_pack<T, kElements>(source_of<T>(call, rank, offset_bytes) + part.index);
+  // Loads are issued before the sums, so that the latency of peers' memory is paid once; four at a
+  // time, for more would not stay in registers beside an epilogue's.
+  constexpr int kBatch = 4;
+  COCOLL_UNROLL for (int first = 0; first < COCOLL_GRID_MAX_RANKS; first += kBatch) {
+    Pack<T, kElements> packs[kBatch];
+    COCOLL_UNROLL for (int i = 0; i < kBatch; ++i) {
+      const int rank = first + i;
+      if (rank < call.world_size) {
+        packs[i] = load_pack<T, kElements>(source_of<T>(call, rank, offset_bytes) + part.index);
+      }
     }
-  }
-  COCOLL_UNROLL for (int i = 0; i < kElements; ++i) state[i] = R::load(packs[0].values[i]);
-  COCOLL_UNROLL for (int rank = 1; rank < COCOLL_GRID_MAX_RANKS; ++rank) {
-    if (rank < call.world_size) {
-      COCOLL_UNROLL for (int i = 0; i < kElements; ++i) {
-        state[i] = R::combine(state[i], R::load(packs[rank].values[i]));
+    COCOLL_UNROLL for (int i = 0; i < kBatch; ++i) {
+      const int rank = first + i;
+      if (rank >= call.world_size) continue;
+      COCOLL_UNROLL for (int e = 0; e < kElements; ++e) {
+        const typename R::State loaded = R::load(packs[i].values[e]);
+        state[e] = rank == 0 ? loaded : R::combine(state[e], loaded);
       }
     }
   }
