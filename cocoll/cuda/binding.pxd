@@ -15,6 +15,7 @@ cdef extern from "kernels/grid_abi.h" nogil:
         COCOLL_GRID_MAX_DERIVED
         COCOLL_GRID_ZERO_SOURCES
         COCOLL_GRID_ALIGNED
+        COCOLL_GRID_ALONE
 
     ctypedef struct cocoll_layout:
         int32_t ndim
@@ -94,11 +95,29 @@ cdef extern from "cuda/executor.h" namespace "cocoll::cuda" nogil:
         uint64_t base()
         const SegmentTicket& ticket()
 
+    cdef enum class StepKind "cocoll::cuda::Step::Kind"(int):
+        kGroupStart
+        kGroupEnd
+        kSend
+        kReceive
+        kAllGather
+        kBroadcast
+
     cdef cppclass Sequence:
         vector[cocoll_grid_call] calls
-        void launch(Function, const cocoll_grid_call&, int)
-        void copy(uint64_t, uint64_t, size_t)
-        void clear(uint64_t, size_t)
+        void copy(uint64_t, uint64_t, size_t, int)
+        void store(uint64_t, uint32_t, int)
+        void mark(StepKind, int)
+        void move(StepKind, uint64_t, uint64_t, size_t, int, int)
+        void all_reduce(uint64_t, uint64_t, size_t, int, int, int)
+        Result fence(const Driver&, int, int)
+        void close(const Driver&)
+
+    cdef cppclass Nccl:
+        int version
+
+    cdef cppclass NcclUniqueId:
+        char bytes[128]
 
     cdef cppclass Executor:
         Executor(const Driver*, const ExecutorOptions&)
@@ -108,6 +127,9 @@ cdef extern from "cuda/executor.h" namespace "cocoll::cuda" nogil:
         void prepare(cocoll_grid_call*)
         void stage(cocoll_grid_call*, const void*)
         uint64_t window(int)
+        uint64_t greetings()
+        Result open_wire(const Nccl*, const NcclUniqueId&)
+        cbool has_wire()
         Result run(const Sequence&, CudaStream, uint64_t*)
         Result query(uint64_t)
         uint64_t issued()
@@ -119,6 +141,14 @@ cdef extern from "cuda/executor.h" namespace "cocoll::cuda" nogil:
 
     LoadError load_driver(const char*, Driver*)
     string describe(const Driver&, Result)
+    LoadError load_nccl(const char*, Nccl*)
+    string describe_nccl "cocoll::cuda::describe"(const Nccl&, int)
+    int kNcclResults
+
+
+cdef extern from "cuda/watch.h" namespace "cocoll::cuda" nogil:
+    cdef cppclass Watch:
+        pass
 
 
 # The driver's functions, by their names in the table.
@@ -196,8 +226,16 @@ cdef extern from * nogil:
       return segment.create(d, device, bytes, static_cast<Stream>(stream));
     }
     inline void add_launch(Sequence& sequence, void* function, const cocoll_grid_call& call,
-                           int blocks) {
-      sequence.launch(static_cast<Function>(function), call, blocks);
+                           int blocks, int stream) {
+      sequence.launch(static_cast<Function>(function), call, blocks, stream);
+    }
+    inline int make_unique_id(const Nccl& nccl, NcclUniqueId* id) {
+      return nccl.get_unique_id(id);
+    }
+    inline Watch* make_watch(const Driver* driver, void* context, Executor* executor,
+                             size_t abort_word) {
+      return new Watch(driver, static_cast<Context>(context), executor,
+                       reinterpret_cast<const uint64_t*>(abort_word));
     }
     constexpr uint64_t kCaptured = Executor::kCaptured;
     }  // namespace cocoll::cuda
@@ -228,4 +266,6 @@ cdef extern from * nogil:
     Result create_segment "cocoll::cuda::create_segment"(
         Segment&, const Driver*, int, size_t, void*)
     void add_launch "cocoll::cuda::add_launch"(
-        Sequence&, void*, const cocoll_grid_call&, int)
+        Sequence&, void*, const cocoll_grid_call&, int, int)
+    int make_unique_id "cocoll::cuda::make_unique_id"(const Nccl&, NcclUniqueId*)
+    Watch* make_watch "cocoll::cuda::make_watch"(const Driver*, void*, Executor*, size_t)

@@ -45,6 +45,52 @@ cdef class Library:
         raise CudaError(f"{what} failed on the GPU: {text}", status=result)
 
 
+cdef class NcclLibrary:
+    """NCCL's functions, loaded from a library for the rest of the process.
+
+    Parameters
+    ----------
+    path : str
+        ``libnccl.so.2``, or a library that has the same functions.
+
+    Raises
+    ------
+    CudaError
+        It cannot be used; `status` says why, `detail` what the system said.
+    """
+
+    cdef Nccl nccl
+
+    def __init__(self, str path):
+        cdef bytes name = path.encode()
+        cdef LoadError error = load_nccl(name, &self.nccl)
+        if error.status != LoadStatus.kLoaded:
+            raise CudaError(
+                f"{path} cannot be used: {error.detail.decode()}", status=<int>error.status,
+                detail=error.detail.decode(),
+            )
+
+    @property
+    def version(self):
+        """Give its version, such as 22809 for 2.28.9."""
+        return self.nccl.version
+
+    def make_unique_id(self):
+        """Give what all ranks open their communicators with; made on one of them."""
+        cdef NcclUniqueId made
+        cdef int result
+        with nogil:
+            result = make_unique_id(self.nccl, &made)
+        self.check(result, "making an identifier")
+        return PyBytes_FromStringAndSize(<const char*>&made, sizeof(NcclUniqueId))
+
+    cdef int check(self, int result, str what) except -1:
+        if result == 0:
+            return 0
+        text = describe_nccl(self.nccl, result).decode()
+        raise CudaError(f"{what} failed in NCCL: {text}", status=kNcclResults + result)
+
+
 # The end of each needs its device, which a collector of circles would take away first.
 @cython.no_gc_clear
 cdef class Device:

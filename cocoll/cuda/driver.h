@@ -81,6 +81,8 @@ constexpr int kOldestDriverVersion = 12000;
     (DevicePointer * pointer, void* host, unsigned flags))                                        \
   F(memset_async, "cuMemsetD8Async",                                                              \
     (DevicePointer pointer, unsigned char value, size_t bytes, Stream stream))                    \
+  F(memset_words_async, "cuMemsetD32Async",                                                       \
+    (DevicePointer pointer, unsigned value, size_t words, Stream stream))                         \
   F(memcpy_async, "cuMemcpyAsync",                                                                \
     (DevicePointer to, DevicePointer from, size_t bytes, Stream stream))                          \
   F(pointer_get_attribute, "cuPointerGetAttribute",                                               \

@@ -26,6 +26,8 @@ cdef class Endpoint:
     cdef readonly size_t window_bytes
     cdef readonly double timeout_seconds
     cdef Executor* executor
+    cdef readonly NcclLibrary nccl
+    cdef Watch* watch
     # Operations that may not have completed, with all that they need: what a caller drops at once
     # is still used by what is queued.
     cdef list in_flight
@@ -36,6 +38,8 @@ cdef class Endpoint:
         cdef ExecutorOptions options
         cdef Result result
         self.device = device
+        self.nccl = None
+        self.watch = NULL
         self.in_flight = []
         self.rank = options.rank = rank
         self.world_size = options.world_size = world_size
@@ -71,6 +75,55 @@ cdef class Endpoint:
     def window(self, int rank):
         """Give where a rank's window lies."""
         return self.executor.window(rank)
+
+    @property
+    def greetings(self):
+        """Where a word of every rank lies that it says over the wire."""
+        return self.executor.greetings()
+
+    def open_wire(self, NcclLibrary nccl, bytes unique_id, size_t abort_address):
+        """Let the ranks reach each other over NCCL; blocks until all have come.
+
+        Parameters
+        ----------
+        nccl : NcclLibrary
+            Of one version on all ranks.
+        unique_id : bytes
+            What `NcclLibrary.make_unique_id` gave on one of them.
+        abort_address : int
+            A word of 64 bits that is set when a peer gives up; 0 if there is none. It must stay
+            until `end_watch`.
+        """
+        cdef NcclUniqueId unpacked
+        cdef Result result
+        if len(unique_id) != sizeof(NcclUniqueId):
+            raise ValueError(f"an identifier has {sizeof(NcclUniqueId)} bytes; got {len(unique_id)}")
+        memcpy(&unpacked, <const char*>unique_id, sizeof(NcclUniqueId))
+        self.nccl = nccl
+        cdef void* before = self.device.enter()
+        with nogil:
+            result = self.executor.open_wire(&nccl.nccl, unpacked)
+        self.device.leave(before)
+        self.check(result, f"opening NCCL on rank {self.rank}")
+        self.watch = make_watch(
+            &self.device.library.driver, self.device.context, self.executor, abort_address)
+
+    @property
+    def has_wire(self):
+        """Whether the ranks can reach each other over NCCL."""
+        return self.executor != NULL and self.executor.has_wire()
+
+    def end_watch(self):
+        """End the thread that looks after operations which NCCL carries. Idempotent."""
+        cdef Watch* watch = self.watch
+        self.watch = NULL
+        with nogil:
+            del watch
+
+    cdef int check(self, Result result, str what) except -1:
+        if result >= kNcclResults:
+            return self.nccl.check(result - kNcclResults, what)
+        return self.device.library.check(result, what)
 
     def failure(self):
         """Give (reason, block, peer, wanted, seen) of what a kernel gave up for, or None."""
@@ -111,6 +164,7 @@ cdef class Endpoint:
         cdef Executor* executor = self.executor
         if executor == NULL:
             return
+        self.end_watch()
         cdef void* before = self.device.enter()
         self.executor = NULL
         with nogil:

@@ -7,28 +7,33 @@
 #ifndef COCOLL_CUDA_EXECUTOR_H_
 #define COCOLL_CUDA_EXECUTOR_H_
 
+#include <chrono>
 #include <deque>
-#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "cocoll/cuda/driver.h"
 #include "cocoll/cuda/segment.h"
+#include "cocoll/cuda/sequence.h"
+#include "cocoll/cuda/wire.h"
 #include "cocoll/kernels/grid_abi.h"
 
 namespace cocoll::cuda {
 
 constexpr int kGridThreads = 512;      // COCOLL_GRID_THREADS: what the kernels are bounded to
 constexpr size_t kPendingEvents = 32;  // before those that have completed are looked for
+constexpr NcclResult kAborted = 6;     // ncclRemoteError: what a given up communicator answers
 
 // Where things lie in a rank's first segment. The same on all ranks, for the sizes are agreed.
 struct ControlLayout {
-  size_t poison, flags, counters, staging, window, end;
+  size_t poison, greetings, flags, counters, staging, window, end;
 
   static ControlLayout of(int blocks, size_t staging_bytes, size_t window_bytes) {
     constexpr size_t kUnit = 128;
     ControlLayout layout = {};
     layout.poison = 0;
-    layout.flags = kUnit;
+    layout.greetings = kUnit;
+    layout.flags = 2 * kUnit;
     layout.counters = layout.flags + sizeof(cocoll_grid_flags) * static_cast<size_t>(blocks);
     layout.staging = host::round_up(
         layout.counters + sizeof(cocoll_grid_counters) * static_cast<size_t>(blocks), kUnit);
@@ -48,33 +53,10 @@ struct ExecutorOptions {
   uint64_t limit_nanoseconds = 0;
 };
 
-// One thing that a stream does.
-struct Step {
-  enum class Kind { kLaunch, kCopy, kClear };
-
-  Kind kind;
-  int32_t blocks;  // of a launch
-  size_t call;     // which of the sequence's
-  Function function;
-  DevicePointer to, from;
-  size_t bytes;
-};
-
-// What one operation of one rank is on a stream: made once, run often.
-struct Sequence {
-  std::vector<Step> steps;
-  std::vector<cocoll_grid_call> calls;
-
-  void launch(Function function, const cocoll_grid_call& call, int blocks) {
-    steps.push_back({Step::Kind::kLaunch, blocks, calls.size(), function, 0, 0, 0});
-    calls.push_back(call);
-  }
-  void copy(DevicePointer to, DevicePointer from, size_t bytes) {
-    steps.push_back({Step::Kind::kCopy, 0, 0, nullptr, to, from, bytes});
-  }
-  void clear(DevicePointer to, size_t bytes) {
-    steps.push_back({Step::Kind::kClear, 0, 0, nullptr, to, 0, bytes});
-  }
+// An operation that was issued.
+struct Pending {
+  Event done;
+  Event started;  // of one that uses the wire
 };
 
 class Executor {
@@ -124,6 +106,7 @@ class Executor {
     call->block_limit = options_.blocks;
     call->limit_nanoseconds = options_.limit_nanoseconds;
     for (int rank = 0; rank < options_.world_size; ++rank) {
+      if (!is_mapped(rank)) continue;
       call->flags_of[rank] = at<cocoll_grid_flags>(rank, layout_.flags);
       call->poison_of[rank] = at<uint32_t>(rank, layout_.poison);
     }
@@ -142,44 +125,59 @@ class Executor {
     }
   }
 
+  // Where this rank has what the ranks say over the wire of their operations: a word of each.
+  DevicePointer greetings() const {
+    return reinterpret_cast<DevicePointer>(at<void>(options_.rank, layout_.greetings));
+  }
+
   // Where a rank's window lies.
   DevicePointer window(int rank) const {
     return reinterpret_cast<DevicePointer>(at<void>(rank, layout_.window));
   }
 
+  // Lets the ranks reach each other over NCCL. Blocks until all of them have come.
+  Result open_wire(const Nccl* nccl, const NcclUniqueId& id) {
+    const Result result = driver_->stream_create(&second_, kStreamNonBlocking);
+    if (result != kSuccess) return result;
+    return wire_.open(nccl, id, options_.world_size, options_.rank);
+  }
+  bool has_wire() const { return wire_.is_open(); }
+
   // Queues a sequence behind the communicator's last operation and behind what is on `stream`.
   // `*number` is how many operations were issued before it, or kCaptured.
   Result run(const Sequence& sequence, Stream stream, uint64_t* number) {
-    int capturing = kCaptureNone;
     *number = kCaptured;
-    Result result = driver_->stream_is_capturing(stream, &capturing);
-    if (result != kSuccess) return result;
-    // Also on the same stream: a handle may be that of another stream by now, and one of them
-    // stands for a stream of each thread. A capture may not depend on what runs outside it: its
-    // streams are the caller's to order.
-    if (capturing == kCaptureNone && last_ != nullptr) {
-      result = driver_->stream_wait_event(stream, last_, 0);
-      if (result != kSuccess) return result;
-    }
-    for (const Step& step : sequence.steps) {
-      result = queue(sequence, step, stream);
-      if (result != kSuccess) return result;
-    }
-    captured_ |= capturing != kCaptureNone;
-    if (capturing != kCaptureNone) return result;
-    result = take_event(&last_);
-    if (result != kSuccess) return result;
-    pending_.push_back(last_);
-    *number = issued_++;
-    return driver_->event_record(last_, stream);
+    if (sequence.uses_wire() && !wire_.enter()) return kNcclResults + kAborted;
+    const Result result = run_alone(sequence, stream, number);
+    if (sequence.uses_wire()) wire_.leave();
+    return result;
   }
 
   // Whether an operation has completed: kSuccess, or kNotReady.
   Result query(uint64_t number) {
+    const std::lock_guard<std::mutex> lock(mutex_);
     const Result result = retire();
     if (result != kSuccess) return result;
     const uint64_t first = issued_ - pending_.size();
-    return number < first ? kSuccess : driver_->event_query(pending_[number - first]);
+    return number < first ? kSuccess : driver_->event_query(pending_[number - first].done);
+  }
+
+  // Looks after what nobody else would notice: the host never waits for what NCCL runs, and NCCL
+  // waits for ever. `abort_word` is what peers set who give up.
+  void watch(const uint64_t* abort_word) {
+    if (failure() == nullptr) {
+      const NcclResult trouble = wire_.trouble();
+      if (trouble != kNcclSuccess) {
+        fail(COCOLL_GRID_WIRE, static_cast<uint64_t>(trouble));
+      } else if (abort_word != nullptr && __atomic_load_n(abort_word, __ATOMIC_ACQUIRE) != 0) {
+        fail(COCOLL_GRID_POISONED, 0);
+      } else if (is_overdue()) {
+        fail(COCOLL_GRID_LATE, 0);
+      }
+    }
+    if (failure() == nullptr || given_up_) return;
+    given_up_ = true;
+    poison();
   }
 
   uint64_t issued() const { return issued_; }
@@ -188,14 +186,17 @@ class Executor {
   bool has_captured() const { return captured_; }
 
   // Tells all ranks that the communicator is given up: kernels that wait end. When it returns, no
-  // peer's memory is written any more.
+  // peer's memory is written any more. From any thread.
   void poison() {
+    const std::lock_guard<std::mutex> lock(poison_mutex_);
     for (int rank = 0; rank < options_.world_size; ++rank) {
-      if (segments_[static_cast<size_t>(rank)].base() == 0) continue;
+      if (!is_mapped(rank)) continue;
       driver_->memset_async(reinterpret_cast<DevicePointer>(at<void>(rank, layout_.poison)), 1, 4,
                             setup_);
     }
     driver_->stream_synchronize(setup_);
+    // What comes after on the streams finds the poison.
+    wire_.abort();
   }
 
   // What a kernel has left, or nullptr. Asks nothing of the device.
@@ -215,30 +216,69 @@ class Executor {
 
   void close() {
     detach();
+    wire_.close();
     own().close();
     if (failure_ != nullptr) driver_->mem_free_host(failure_);
-    for (Event event : pending_) driver_->event_destroy(event);
+    for (const Pending& operation : pending_) give_back(operation);
     for (Event event : spare_) driver_->event_destroy(event);
     pending_.clear();
     spare_.clear();
     last_ = nullptr;
-    if (setup_ != nullptr) driver_->stream_destroy(setup_);
+    for (Stream* stream : {&setup_, &second_}) {
+      if (*stream != nullptr) driver_->stream_destroy(*stream);
+      *stream = nullptr;
+    }
     failure_ = nullptr;
-    setup_ = nullptr;
   }
 
  private:
   size_t own_index() const { return static_cast<size_t>(options_.rank); }
   Segment& own() { return segments_[own_index()]; }
 
+  bool is_mapped(int rank) const { return segments_[static_cast<size_t>(rank)].base() != 0; }
+
+  Result run_alone(const Sequence& sequence, Stream stream, uint64_t* number) {
+    int capturing = kCaptureNone;
+    Result result = driver_->stream_is_capturing(stream, &capturing);
+    if (result != kSuccess) return result;
+    captured_ |= capturing != kCaptureNone;
+    if (capturing != kCaptureNone) return queue_all(sequence, stream);
+    Pending operation = {};
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      result = take_event(&operation.done);
+      if (result == kSuccess && sequence.uses_wire()) result = take_event(&operation.started);
+      if (result != kSuccess) {
+        give_back(operation);
+        return result;
+      }
+    }
+    // Also on the same stream: a handle may be that of another stream by now, and one of them
+    // stands for a stream of each thread. A capture may not depend on what runs outside it: its
+    // streams are the caller's to order.
+    if (last_ != nullptr) result = driver_->stream_wait_event(stream, last_, 0);
+    if (result == kSuccess && operation.started != nullptr) {
+      result = driver_->event_record(operation.started, stream);
+    }
+    if (result == kSuccess) result = queue_all(sequence, stream);
+    // Also after an error: steps that were queued before it are on their way.
+    const Result recorded = driver_->event_record(operation.done, stream);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    last_ = operation.done;
+    pending_.push_back(operation);
+    *number = issued_++;
+    return result == kSuccess ? recorded : result;
+  }
+
   // Takes the events of operations that have completed off the list; the last one's stays, for the
   // next operation to wait for.
   Result retire() {
     while (pending_.size() > 1) {
-      const Result result = driver_->event_query(pending_.front());
+      const Result result = driver_->event_query(pending_.front().done);
       if (result == kNotReady) return kSuccess;
       if (result != kSuccess) return result;
-      spare_.push_back(pending_.front());
+      spare_.push_back(pending_.front().done);
+      if (pending_.front().started != nullptr) spare_.push_back(pending_.front().started);
       pending_.pop_front();
     }
     return kSuccess;
@@ -257,17 +297,90 @@ class Executor {
     return kSuccess;
   }
 
+  void give_back(const Pending& operation) {
+    if (operation.done != nullptr) driver_->event_destroy(operation.done);
+    if (operation.started != nullptr) driver_->event_destroy(operation.started);
+  }
+
+  // Whether the oldest operation that NCCL carries has run for longer than ranks wait for each
+  // other. Counted from its start: what it waits for on its stream may take as long as it likes.
+  bool is_overdue() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (retire() != kSuccess || pending_.empty()) return false;
+    const uint64_t oldest = issued_ - pending_.size();
+    const Pending& operation = pending_.front();
+    if (operation.started == nullptr || driver_->event_query(operation.started) != kSuccess ||
+        driver_->event_query(operation.done) != kNotReady) {
+      watched_ = kCaptured;
+      return false;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (watched_ != oldest) {
+      watched_ = oldest;
+      watched_since_ = now;
+    }
+    return now - watched_since_ > std::chrono::nanoseconds(options_.limit_nanoseconds);
+  }
+
+  // Leaves for the host what kernels leave when they fail.
+  void fail(int reason, uint64_t seen) {
+    uint32_t expected = 0;
+    if (!__atomic_compare_exchange_n(&failure_->state, &expected, 1u, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED)) {
+      return;
+    }
+    failure_->reason = reason;
+    failure_->block = failure_->peer = -1;
+    failure_->wanted = 0;
+    failure_->seen = seen;
+    __atomic_store_n(&failure_->state, 2u, __ATOMIC_RELEASE);
+  }
+
+  Result queue_all(const Sequence& sequence, Stream stream) {
+    const Stream streams[kStreams] = {stream, second_};
+    bool grouped = false;
+    for (const Step& step : sequence.steps) {
+      const Result result = queue(sequence, step, streams[step.stream]);
+      if (step.kind == Step::Kind::kGroupStart) grouped = true;
+      if (step.kind == Step::Kind::kGroupEnd) grouped = false;
+      if (result != kSuccess) {
+        // The thread's next use of NCCL, maybe another library's, must not fall into this group.
+        if (grouped) wire_.group_end();
+        return result;
+      }
+    }
+    return kSuccess;
+  }
+
   Result queue(const Sequence& sequence, const Step& step, Stream stream) {
     switch (step.kind) {
       case Step::Kind::kCopy:
-        return driver_->memcpy_async(step.to, step.from, step.bytes, stream);
-      case Step::Kind::kClear:
-        return driver_->memset_async(step.to, 0, step.bytes, stream);
+        return driver_->memcpy_async(step.to, step.from, step.count, stream);
+      case Step::Kind::kStore:
+        return driver_->memset_words_async(step.to, static_cast<unsigned>(step.count), 1, stream);
+      case Step::Kind::kRecord:
+        return driver_->event_record(sequence.events[step.index], stream);
+      case Step::Kind::kAwait:
+        return driver_->stream_wait_event(stream, sequence.events[step.index], 0);
+      case Step::Kind::kGroupStart:
+        return wire_.group_start();
+      case Step::Kind::kGroupEnd:
+        return wire_.group_end();
+      case Step::Kind::kSend:
+        return wire_.send(step.from, step.count, step.number, stream);
+      case Step::Kind::kReceive:
+        return wire_.receive(step.to, step.count, step.number, stream);
+      case Step::Kind::kAllReduce:
+        return wire_.all_reduce(step.to, step.from, step.count, step.type, step.op, stream);
+      case Step::Kind::kAllGather:
+        return wire_.all_gather(step.to, step.from, step.count, stream);
+      case Step::Kind::kBroadcast:
+        return wire_.broadcast(step.to, step.from, step.count, step.number, stream);
       case Step::Kind::kLaunch:
         break;
     }
-    void* parameters[] = {const_cast<cocoll_grid_call*>(&sequence.calls[step.call])};
-    return driver_->launch_kernel(step.function, static_cast<unsigned>(step.blocks), 1, 1,
+    void* parameters[] = {const_cast<cocoll_grid_call*>(&sequence.calls[step.index])};
+    return driver_->launch_kernel(step.function, static_cast<unsigned>(step.number), 1, 1,
                                   kGridThreads, 1, 1, 0, stream, parameters, nullptr);
   }
 
@@ -280,11 +393,18 @@ class Executor {
   const ExecutorOptions options_;
   const ControlLayout layout_;
   std::vector<Segment> segments_;
+  Wire wire_;
   Stream setup_ = nullptr;
-  std::deque<Event> pending_;  // of the last operations, the oldest first
+  Stream second_ = nullptr;  // the second of a sequence's streams; there with the wire
+  std::mutex poison_mutex_;
+  std::mutex mutex_;             // of what a watch looks at too, down to `issued_`
+  std::deque<Pending> pending_;  // the last operations, the oldest first
   std::vector<Event> spare_;
-  Event last_ = nullptr;  // of the last operation; one of `pending_`
   uint64_t issued_ = 0;
+  bool given_up_ = false;         // by the watch
+  uint64_t watched_ = kCaptured;  // which operation is running, and since when a watch knows
+  std::chrono::steady_clock::time_point watched_since_;
+  Event last_ = nullptr;  // of the last operation; one of `pending_`
   bool captured_ = false;
   cocoll_grid_failure* failure_ = nullptr;
   DevicePointer failure_on_device_ = 0;

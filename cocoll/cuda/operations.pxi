@@ -1,5 +1,7 @@
 # Operations: made once, run often.
 
+# Its end needs its endpoint, which a collector of circles would take away first.
+@cython.no_gc_clear
 cdef class Operation:
     """One operation of one rank, as steps on a stream: made once, run often.
 
@@ -36,14 +38,71 @@ cdef class Operation:
         """Say what must live for as long as the operation is queued: arrays, a stream."""
         self.keep = keep
 
-    def copy(self, size_t to, size_t source, size_t nbytes):
+    def copy(self, size_t to, size_t source, size_t nbytes, int stream=0):
         """Add a copy within device memory."""
         if nbytes > 0 and to != source:
-            self.sequence.copy(to, source, nbytes)
+            self.sequence.copy(to, source, nbytes, stream)
+
+    def store_signature(self, size_t to):
+        """Add a store of the operation's signature."""
+        self.sequence.store(to, self.signature, 0)
+
+    def fence(self, int before, int after):
+        """Let what comes on stream `after` wait for all that stands on stream `before`.
+
+        Parameters
+        ----------
+        before, after : int
+            0 is the caller's stream, 1 one of the communicator's own. An operation that uses the
+            latter begins with a fence from 0 to 1 and ends with one from 1 to 0.
+        """
+        cdef Device device = self.endpoint.device
+        cdef void* current = device.enter()
+        cdef Result result = self.sequence.fence(device.library.driver, before, after)
+        device.leave(current)
+        device.library.check(result, "making an event")
+
+    def __dealloc__(self):
+        cdef void* before
+        if self.endpoint is not None and not self.endpoint.device.is_inherited():
+            before = self.endpoint.device.enter()
+            self.sequence.close(self.endpoint.device.library.driver)
+            self.endpoint.device.leave(before)
+
+    # Over NCCL, which all ranks have opened (`Endpoint.open_wire`).
+
+    def begin_group(self, int stream=0):
+        """Begin what moves as one: sends and receives until `end_group`."""
+        self.sequence.mark(StepKind.kGroupStart, stream)
+
+    def end_group(self, int stream=0):
+        """End what moves as one."""
+        self.sequence.mark(StepKind.kGroupEnd, stream)
+
+    def send(self, int peer, size_t source, size_t nbytes, int stream=0):
+        """Add a send."""
+        self.sequence.move(StepKind.kSend, 0, source, nbytes, peer, stream)
+
+    def receive(self, int peer, size_t to, size_t nbytes, int stream=0):
+        """Add a receive."""
+        self.sequence.move(StepKind.kReceive, to, 0, nbytes, peer, stream)
+
+    def all_reduce(self, size_t to, size_t source, size_t elements, int type_code, int op_code,
+                   int stream=0):
+        """Add NCCL's own all-reduce; its codes of type and operation."""
+        self.sequence.all_reduce(to, source, elements, type_code, op_code, stream)
+
+    def all_gather(self, size_t to, size_t source, size_t nbytes_of_a_rank, int stream=0):
+        """Add NCCL's own all-gather."""
+        self.sequence.move(StepKind.kAllGather, to, source, nbytes_of_a_rank, 0, stream)
+
+    def broadcast(self, size_t to, size_t source, size_t nbytes, int root, int stream=0):
+        """Add NCCL's own broadcast."""
+        self.sequence.move(StepKind.kBroadcast, to, source, nbytes, root, stream)
 
     def launch(self, size_t function, int blocks, int64_t begin, int64_t end, sources,
                destinations, operands=(), layouts=(), *, own_source=None, copied_from=None,
-               bint aligned=False, bint zero_sources=False):
+               bint aligned=False, bint zero_sources=False, bint alone=False, int stream=0):
         """Add a kernel.
 
         Parameters
@@ -64,8 +123,10 @@ cdef class Operation:
             Address, logical index of the first element, and which layout, or -1.
         layouts : sequence of (itemsize_bytes, shape, stride_bytes)
             Of operands that are strided or broadcast.
-        aligned, zero_sources : bool
+        aligned, zero_sources, alone : bool
             See ``grid_abi.h``.
+        stream : int
+            See `fence`.
         """
         cdef cocoll_grid_call call
         cdef int index, place
@@ -78,6 +139,8 @@ cdef class Operation:
             call.flags |= COCOLL_GRID_ALIGNED
         if zero_sources:
             call.flags |= COCOLL_GRID_ZERO_SOURCES
+        if alone:
+            call.flags |= COCOLL_GRID_ALONE
         for index, address in enumerate(sources):
             call.sources[index] = <void*><intptr_t>address
         if own_source is not None:
@@ -104,7 +167,7 @@ cdef class Operation:
             for place, length in enumerate(shape):
                 call.layouts[index].shape[place] = length
                 call.layouts[index].stride_bytes[place] = stride_bytes[place]
-        add_launch(self.sequence, <void*>function, call, blocks)
+        add_launch(self.sequence, <void*>function, call, blocks, stream)
 
     def run(self, size_t stream, tuple scalars=()):
         """Queue the operation on a stream.
@@ -141,12 +204,12 @@ cdef class Operation:
         with nogil:
             result = run_on(endpoint.executor[0], self.sequence, <void*>stream, &number)
         device.leave(before)
-        device.library.check(result, f"launching on rank {endpoint.rank}")
-        if number == kCaptured:
-            return -1
-        self.number = number
-        endpoint.hold(self)
-        return number
+        if number != kCaptured:
+            # Also after an error: what was queued before it uses the arrays.
+            self.number = number
+            endpoint.hold(self)
+        endpoint.check(result, f"launching on rank {endpoint.rank}")
+        return -1 if number == kCaptured else number
 
 
 cdef class DeviceWork:

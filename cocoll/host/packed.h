@@ -10,10 +10,10 @@
 namespace cocoll::host {
 
 enum : int32_t {
-  kPackVersion = 1,
+  kPackVersion = 2,
   kWholeVector = -1,
   kNoEnd = -1,
-  kWholeLane = -1,
+  kWholeLane = INT32_MIN,
   kOpeningLane = -1,
 };
 
@@ -177,7 +177,7 @@ class PlanImage {
       return fail(here, "an opening only copies into the rank's own scratch, and has another step");
     switch (step.op()) {
       case Opcode::kAfter:
-        if (field[0] < 0 || field[0] >= records_[0].field[4] || field[1] < kWholeLane)
+        if (field[0] < 0 || field[0] >= records_[0].field[4])
           return fail(here, "bad dependence");
         break;
       case Opcode::kSignal:

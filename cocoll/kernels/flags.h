@@ -112,7 +112,10 @@ COCOLL_INLINE void give_up(const cocoll_grid_call& call, int block, int reason, 
     failure->seen = seen;
     release_store(&failure->state, 2u);
   }
-  for (int rank = 0; rank < call.world_size; ++rank) release_store(call.poison_of[rank], 1u);
+  for (int rank = 0; rank < call.world_size; ++rank) {
+    // Of ranks that are reached over a wire nothing is mapped: their hosts learn it.
+    if (call.poison_of[rank] != nullptr) release_store(call.poison_of[rank], 1u);
+  }
 }
 
 // How far a flag is ahead of an epoch; epochs wrap.

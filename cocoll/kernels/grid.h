@@ -159,13 +159,26 @@ COCOLL_INLINE void copy_grid(const cocoll_grid_call& call, const Place& place) {
   });
 }
 
+// Compares what the ranks have said of their operations over a wire: the words at `own_source`.
+COCOLL_INLINE void compare_grid(const cocoll_grid_call& call, const Place& place) {
+  if (is_poisoned(call, place) || place.block != 0 || place.thread != 0) return;
+  const uint32_t* said = static_cast<const uint32_t*>(call.own_source);
+  for (int rank = 0; rank < call.world_size; ++rank) {
+    if (said[rank] == call.signature) continue;
+    const uint64_t wanted = static_cast<uint64_t>(call.signature) << 32;
+    give_up(call, 0, COCOLL_GRID_MISMATCH, rank, wanted, static_cast<uint64_t>(said[rank]) << 32);
+    return;
+  }
+}
+
 template <class Pass>
 COCOLL_INLINE void run_grid(const cocoll_grid_call& call, const Place& place) {
   typedef typename Pass::Reduction R;
   const bool one_shot = (call.flags & COCOLL_GRID_ONE_SHOT) != 0;
+  const bool alone = (call.flags & COCOLL_GRID_ALONE) != 0;
   int64_t offset_bytes = 0;
   if (one_shot) offset_bytes = stage<Pass>(call, place);
-  if (!meet(call, place)) return;
+  if (alone ? is_poisoned(call, place) : !meet(call, place)) return;
   // Every thread has read the count before the meeting.
   if (one_shot && place.thread == 0) count_staged(call, place);
   const Pass pass(call);
@@ -178,7 +191,7 @@ COCOLL_INLINE void run_grid(const cocoll_grid_call& call, const Place& place) {
     pass.finish(call, part, state);
   });
   // Two-shot: from here on nobody reads or writes another rank's arrays.
-  if (!one_shot) meet(call, place);
+  if (!one_shot && !alone) meet(call, place);
 }
 
 }  // namespace cocoll

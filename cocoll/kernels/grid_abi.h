@@ -23,6 +23,8 @@ enum {
   // Every array is contiguous, and aligned to 16 bytes where this rank's part begins.
   COCOLL_GRID_ALIGNED = 2,
   COCOLL_GRID_ONE_SHOT = 4,
+  // All that is read and written is this rank's own: nobody is met.
+  COCOLL_GRID_ALONE = 8,
 };
 
 // One block's flags on one rank, a line of its own: flags[p] is written by rank p alone. A flag is
@@ -42,6 +44,7 @@ enum {
   COCOLL_GRID_LATE = 1,      // a peer did not come in time
   COCOLL_GRID_MISMATCH = 2,  // a peer came to another operation
   COCOLL_GRID_POISONED = 3,  // a peer had given up
+  COCOLL_GRID_WIRE = 4,      // NCCL failed; left by the host
 };
 
 // What a meeting that failed leaves for the host, in memory that both see. The first one wins.

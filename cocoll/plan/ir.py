@@ -139,7 +139,8 @@ class View:
 class After:
     """A dependence inside a rank: wait until a lane has completed iteration ``i - lag``.
 
-    ``i`` is the iteration of the loop that waits. ``lag=None`` waits for the end of the lane.
+    ``i`` is the iteration of the loop that waits. A negative lag waits for what the other lane does
+    later, or for its end where it has no such iteration. ``lag=None`` waits for the end.
     """
 
     lane: int
@@ -195,9 +196,9 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send the chunk of `block` to a rank whose memory is not mapped; no executor runs it yet.
+    """Send the chunk of `block` to a rank whose memory is not mapped.
 
-    Steps of one rank with equal `group` (not 0) move as one.
+    Steps of one rank with equal `group` (not 0) move as one. The executor for GPUs runs it.
     """
 
     block: int
@@ -209,7 +210,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Receive the chunk of `block` from a rank whose memory is not mapped; not run yet either."""
+    """Receive the chunk of `block` from a rank whose memory is not mapped."""
 
     block: int
     peer: int
@@ -220,12 +221,19 @@ class Receive:
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """Run a whole collective of the library below, the same on all ranks; not run yet."""
+    """Run a whole collective of the library below, the same on all ranks.
+
+    `name` is "allreduce", "allgather" or "broadcast" (of `root`). `block` is what every rank's
+    destination receives; an all-gather reads `source_block`, which differs. The executor for GPUs
+    runs it.
+    """
 
     name: str
     block: int
     source: View
     destination: View
+    root: int = 0
+    source_block: int = WHOLE_VECTOR
     after: tuple[After, ...] = ()
 
 

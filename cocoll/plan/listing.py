@@ -71,6 +71,8 @@ def _describe_after(after: After, lanes: tuple[Lane, ...]) -> str:
     name = f"lane {lanes[after.lane].name!r}" if known else f"lane {after.lane}"
     if after.lag is None:
         return f"the end of {name}"
+    if after.lag < 0:
+        return f"iteration i + {-after.lag} of {name}"
     return f"iteration i - {after.lag} of {name}" if after.lag else f"iteration i of {name}"
 
 
@@ -99,9 +101,10 @@ def describe_step(step: Step, lanes: tuple[Lane, ...] = ()) -> str:
         case Receive(block, peer, destination, group):
             text = f"receive {_describe_block(block)} of rank {peer}: {describe_view(destination)}"
             text += f" (group {group})" if group else ""
-        case Native(name, block, source, destination):
+        case Native(name, block, source, destination, root, _):
+            whose = f" of rank {root}" if name == "broadcast" else ""
             text = (
-                f"native {name} {_describe_block(block)}: "
+                f"native {name}{whose} {_describe_block(block)}: "
                 f"{describe_view(source)} -> {describe_view(destination)}"
             )
         case Call(function, block, reads, writes):

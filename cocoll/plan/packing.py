@@ -30,7 +30,7 @@ from cocoll.plan.ir import (
 
 __all__ = ["PACK_VERSION", "RECORD_BYTES", "Opcode", "pack_plan"]
 
-PACK_VERSION = 1
+PACK_VERSION = 2
 
 
 class Opcode(enum.IntEnum):
@@ -56,7 +56,8 @@ class Opcode(enum.IntEnum):
 _RECORD = struct.Struct("<8i2q")
 RECORD_BYTES = _RECORD.size
 _NO_END = -1
-_WHOLE_LANE = -1
+# Not a lag that a plan could have.
+_WHOLE_LANE = -(1 << 31)
 _OPENING = -1
 
 
@@ -117,9 +118,9 @@ def _pack_step(step: Step) -> Iterator[bytes]:
         case Receive(block, peer, view, group):
             yield _record(Opcode.RECEIVE, block, peer, group)
             yield _pack_view(view)
-        case Native(name, block, source, destination):
+        case Native(name, block, source, destination, root, source_block):
             code = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
-            yield _record(Opcode.NATIVE, block, x=code)
+            yield _record(Opcode.NATIVE, block, root, source_block, x=code)
             yield _pack_view(source)
             yield _pack_view(destination)
         case Call(function, block, reads, writes):

@@ -173,11 +173,17 @@ def _check_step(plan: Plan, loop: Loop, step: Step) -> None:
         raise RankError(
             f"{where}: wanted a block in [0, {plan.world_size}) or WHOLE_VECTOR, got {step.block}"
         )
+    if isinstance(step, Native) and (
+        not WHOLE_VECTOR <= step.source_block < plan.world_size
+        or not 0 <= step.root < plan.world_size
+    ):
+        raise RankError(
+            f"{where}: wanted a block and a root below {plan.world_size}, got "
+            f"{step.source_block} and {step.root}"
+        )
     for after in step.after:
         if not 0 <= after.lane < len(plan.fragment.lanes):
             raise UsageError(f"{where}: there is no lane {after.lane}")
-        if after.lag is not None and after.lag < 0:
-            raise UsageError(f"{where}: wanted lag >= 0, got {after.lag}")
     if isinstance(step, Reduce):
         _check_reduce(where, step)
     for view in (*reads_of(step), *writes_of(step)):

@@ -25,6 +25,7 @@ from cocoll.plan.ir import (
     View,
     Wait,
     block_elements,
+    block_range,
     chunk_range,
     loop_iterations,
 )
@@ -170,8 +171,13 @@ class _RankUnroller:
         event.first, event.stop = first, stop
         if first >= stop:
             return
-        event.reads = [self._locate(event, view) for view in reads_of(step)]
-        event.writes = [self._locate(event, view) for view in writes_of(step)]
+        read = (first, stop)
+        if isinstance(step, Native):
+            block = step.source_block
+            count = self._trace.count
+            read = chunk_range(loop, block, event.iteration, count, self._block_elements)
+        event.reads = [self._locate(event, view, *read) for view in reads_of(step)]
+        event.writes = [self._locate(event, view, first, stop) for view in writes_of(step)]
         if isinstance(step, Copy) and event.reads == event.writes:
             # Executors leave a copy onto itself out, so that peers may read the bytes meanwhile.
             event.reads, event.writes = [], []
@@ -186,8 +192,8 @@ class _RankUnroller:
         self._check_step_overlaps(event, zeroed)
         event.writes += zeroed
 
-    def _locate(self, event: Event, view: View) -> Extent:
-        extent = self._memory.locate(view, event.iteration, event.first, event.stop)
+    def _locate(self, event: Event, view: View, first: int, stop: int) -> Extent:
+        extent = self._memory.locate(view, event.iteration, first, stop)
         if isinstance(extent, str):
             self._raise(ScheduleError, event, extent)
         return extent
@@ -196,10 +202,18 @@ class _RankUnroller:
         """Refuse a step that overwrites what it has yet to read.
 
         A kernel reads a tile of everything before it writes any of that tile, so a store is safe
-        over bytes read at the same place in elements of the same size, and nowhere else.
+        over bytes read at the same place in elements of the same size, and nowhere else. A native
+        collective takes its source from where it also has to be in the result.
         """
+        step = event.step
+        home = 0
+        if isinstance(step, Native):
+            first, _ = block_range(step.source_block, self._trace.count, self._block_elements)
+            home = (first - event.first) * step.source.itemsize_bytes
         for write in (*event.writes, *zeroed):
             for read in event.reads:
+                if isinstance(step, Native) and read.start == write.start + home:
+                    continue
                 if write.overlaps(read) and write != read:
                     self._raise(DependenceError, event, f"writes {write} while it reads {read}")
         stores = list(_labelled_stores(event)) + [(("zero",), extent) for extent in zeroed]
@@ -226,10 +240,12 @@ class _RankUnroller:
                     continue
                 else:
                     node = self._completion(event, after.lane, event.iteration - after.lag)
+                    if node is None:
+                        node = ends[after.lane]
                 self._trace.before[event.begin].append(node)
 
-    def _completion(self, event: Event, lane: int, iteration: int) -> int:
-        """Give the node at which `lane` has completed `iteration`."""
+    def _completion(self, event: Event, lane: int, iteration: int) -> int | None:
+        """Give the node at which `lane` has completed `iteration`; None: it has no later one."""
         progress = self._progress[lane]
         name = self._plan.fragment.lanes[lane].name
         # An executor keeps one number per lane, so its iterations must count up from 0.
@@ -240,6 +256,8 @@ class _RankUnroller:
                 f"lane {name!r} is waited for by iteration, so its loops must continue each "
                 f"other's iterations from 0; got {[number for number, _ in progress]}",
             )
+        if iteration >= len(progress) and iteration > event.iteration:
+            return None
         if iteration >= len(progress):
             self._raise(
                 SignalMismatchError,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from cocoll.algorithms import OperandSpec, ReduceSpec, flat, inline, one_shot, two_shot
+from cocoll.algorithms import (
+    OperandSpec,
+    ReduceSpec,
+    flat,
+    inline,
+    native,
+    one_shot,
+    two_shot,
+    wire_two_shot,
+)
 from cocoll.plan import Aliasing, Fragment, Lane, Loop, Plan, Relation, Step, verify
 from tests.helpers.plan_runner import Operation
 
@@ -87,6 +96,7 @@ def _cases(world_size: int, chunk: int, specs: Sequence[str]) -> Iterator[tuple[
         yield from _allreduces(name, spec, world_size, chunk)
         yield from _reduce_scatters(name, spec, world_size, chunk)
     yield from _copies(world_size, chunk)
+    yield from _wire_copies(world_size)
     plans = plans_of(lambda rank: flat.plan_barrier(rank, world_size), world_size)
     yield "barrier", Operation("barrier", plans, 4, ())
 
@@ -111,6 +121,15 @@ def _allreduces(
                 rank, world_size, spec, chunk_elements=chunk
             ),
         }
+        # Slots beyond two only change when a slot is free.
+        for slots in (1, 2, 3) if name == "plain" else (2,):
+            planners[f"wire_two_shot_{slots}"] = lambda rank, slots=slots: (
+                wire_two_shot.plan_allreduce_wire(
+                    rank, world_size, spec, chunk_elements=chunk, slots=slots
+                )
+            )
+        if name == "plain":
+            planners["native"] = lambda rank: native.plan_allreduce_native(rank, world_size, 4)
         if not spec.is_sharded:
             planners["one_shot"] = lambda rank: one_shot.plan_allreduce(rank, world_size, spec)
             if len(spec.result_itemsizes_bytes) == 1:
@@ -156,6 +175,11 @@ def _reduce_scatters(
                     )
                 ),
             }
+            planners["wire_reduce_scatter"] = lambda rank, alignment=alignment: (
+                wire_two_shot.plan_reduce_scatter_wire(
+                    rank, world_size, spec, chunk_elements=chunk, alignment_elements=alignment
+                )
+            )
             for planner_name, planner in planners.items():
                 plans = plans_of(planner, world_size)
                 yield (
@@ -205,6 +229,36 @@ def _copies(world_size: int, chunk: int) -> Iterator[tuple[str, Operation]]:
                     f"{name}{layout}-root{root}",
                     Operation("broadcast", plans, 2, (2,), (), aliasing, root),
                 )
+
+
+def _wire_copies(world_size: int) -> Iterator[tuple[str, Operation]]:
+    for in_place in (False, True):
+        suffix = "_in_place" if in_place else ""
+        aliasing = Aliasing(Relation.SOURCE_IS_SHARD if in_place else Relation.DISJOINT)
+        for alignment in (1, 16):
+            plans = tuple(
+                native.plan_allgather_wire(rank, world_size, 4, alignment_elements=alignment)
+                for rank in range(world_size)
+            )
+            yield (
+                f"wire_allgather{suffix}-align{alignment}",
+                Operation("allgather", plans, 4, (4,), (), aliasing),
+            )
+        plans = plans_of(lambda rank: native.plan_allgather_native(rank, world_size, 4), world_size)
+        yield (
+            f"native_allgather{suffix}",
+            Operation("allgather", plans, 4, (4,), (), aliasing),
+        )
+        aliasing = Aliasing(Relation.IDENTICAL if in_place else Relation.DISJOINT)
+        for root in {0, world_size - 1}:
+            plans = tuple(
+                native.plan_broadcast_native(rank, world_size, root, 2)
+                for rank in range(world_size)
+            )
+            yield (
+                f"native_broadcast{suffix}-root{root}",
+                Operation("broadcast", plans, 2, (2,), (), aliasing, root),
+            )
 
 
 def is_inline(operation: Operation) -> bool:

@@ -19,8 +19,11 @@ from cocoll.plan.ir import (
     Buffer,
     Copy,
     Loop,
+    Native,
     Plan,
+    Receive,
     Reduce,
+    Send,
     Signal,
     Step,
     View,
@@ -92,6 +95,19 @@ class Array:
         self.memory[place : place + self.itemsize] = wrapped.to_bytes(self.itemsize, "little")
 
 
+def _grouped(steps: Sequence[Step]) -> list[list[Step]]:
+    """Put together what moves as one."""
+    groups: list[list[Step]] = []
+    for step in steps:
+        number = step.group if isinstance(step, Send | Receive) else 0
+        last = groups[-1][-1] if groups else None
+        if number and isinstance(last, Send | Receive) and last.group == number:
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
+
+
 @cache
 def _value(*facts: object) -> int:
     """Give a number that depends on all facts, the same in every run."""
@@ -120,6 +136,10 @@ class World:
         self._signalled: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._taken: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._arrived = [[False] * self.world_size for _ in operations]
+        # What has been posted on each wire, by sender and receiver, and not met; natives by rank.
+        self._sends: defaultdict[tuple[int, int], list[_Posted]] = defaultdict(list)
+        self._receives: defaultdict[tuple[int, int], list[_Posted]] = defaultdict(list)
+        self._natives: list[list[_Posted]] = [[] for _ in range(self.world_size)]
         self._tasks: list[tuple[str, Task]] = []
         self.finished = [0] * self.world_size
         # Every array that a call has brought, by operation, buffer, rank and index.
@@ -166,6 +186,26 @@ class World:
         for number, operation in enumerate(self.operations):
             yield from _RankRun(self, number, operation, rank).task()
             self.finished[rank] += 1
+
+    # --- wires: a send ends with its receive, and a native collective with that of all ranks ---
+
+    def post(self, posted: _Posted) -> None:
+        """Take a wire step whose turn has come on its rank, and let what has met move."""
+        step, rank = posted.step, posted.rank
+        if isinstance(step, Native):
+            self._natives[rank].append(posted)
+            if all(self._natives):
+                self._spawn("native", _collect([queue.pop(0) for queue in self._natives]))
+            return
+        if isinstance(step, Send):
+            pair = (rank, step.peer)
+            self._sends[pair].append(posted)
+        else:
+            pair = (step.peer, rank)
+            self._receives[pair].append(posted)
+        if self._sends[pair] and self._receives[pair]:
+            send, receive = self._sends[pair].pop(0), self._receives[pair].pop(0)
+            self._spawn("message", _deliver(send, receive))
 
     # --- memory ---
 
@@ -233,6 +273,56 @@ def epilogue_result(total: int, operands: Sequence[int], index: int) -> int:
 
 def epilogue_update(total: int, operands: Sequence[int], index: int) -> int:
     return total + 5 * operands[index] + index + 1
+
+
+@dataclass
+class _Posted:
+    """A wire step whose turn has come."""
+
+    rank: int
+    step: Send | Receive | Native
+    source: Array | None
+    destination: Array | None
+    read: range
+    written: range
+    done: bool = False
+
+
+def _deliver(send: _Posted, receive: _Posted) -> Task:
+    assert send.source is not None
+    assert receive.destination is not None
+    assert len(send.read) == len(receive.written)
+    assert send.source.itemsize == receive.destination.itemsize
+    for element, to in zip(send.read, receive.written, strict=True):
+        receive.destination.set(to, send.source.get(element))
+        if element % TILE_ELEMENTS == 0:
+            yield None
+    send.done = receive.done = True
+
+
+def _collect(everyone: Sequence[_Posted]) -> Task:
+    names = {one.step.name for one in everyone if isinstance(one.step, Native)}
+    assert len(names) == 1
+    (name,) = names
+    sources = [one.source for one in everyone]
+    for element in everyone[0].written:
+        if name == "allreduce":
+            value = fold([source.get(element) for source in sources if source is not None])
+        else:
+            step = everyone[0].step
+            assert isinstance(step, Native)
+            owner = step.root
+            if name == "allgather":
+                owner = next(one.rank for one in everyone if element in one.read)
+            source = sources[owner]
+            assert source is not None
+            value = source.get(element)
+        for one in everyone:
+            assert one.destination is not None
+            one.destination.set(element, value)
+        yield None
+    for one in everyone:
+        one.done = True
 
 
 class _RankRun:
@@ -374,12 +464,42 @@ class _RankRun:
     def _loops(self, loops: Sequence[Loop], lane: int | None) -> Task:
         for loop in loops:
             for iteration in loop_iterations(loop, self._world.count, self._length):
-                for step in loop.steps:
-                    yield from self._step(step, loop, iteration)
+                for group in _grouped(loop.steps):
+                    if isinstance(group[0], Send | Receive | Native):
+                        yield from self._move(group, loop, iteration)
+                        continue
+                    yield from self._step(group[0], loop, iteration)
                 if lane is not None:
                     self._progress[lane] = iteration + 1
 
-    def _step(self, step: Step, loop: Loop, iteration: int) -> Task:
+    def _move(self, group: Sequence[Step], loop: Loop, iteration: int) -> Task:
+        """Post what moves as one, and wait until all of it has."""
+        for step in group:
+            yield from self._wait_for(step, iteration)
+        posted = []
+        for step in group:
+            assert isinstance(step, Send | Receive | Native)
+            first, stop = chunk_range(loop, step.block, iteration, self._world.count, self._length)
+            read = (first, stop)
+            if isinstance(step, Native):
+                read = chunk_range(
+                    loop, step.source_block, iteration, self._world.count, self._length
+                )
+            source = destination = None
+            if not isinstance(step, Receive) and read[0] < read[1]:
+                source = self._resolve(step.source, iteration, *read)
+            if not isinstance(step, Send) and first < stop:
+                destination = self._resolve(step.destination, iteration, first, stop)
+            if isinstance(step, Receive):
+                read = (0, 0)
+            one = _Posted(self._rank, step, source, destination, range(*read), range(first, stop))
+            one.done = first >= stop
+            if not one.done:
+                self._world.post(one)
+            posted.append(one)
+        yield lambda: all(one.done for one in posted)
+
+    def _wait_for(self, step: Step, iteration: int) -> Task:
         for after in step.after:
             yield (
                 lambda after=after: (
@@ -389,6 +509,9 @@ class _RankRun:
                     )
                 )
             )
+
+    def _step(self, step: Step, loop: Loop, iteration: int) -> Task:
+        yield from self._wait_for(step, iteration)
         world = self._world
         if isinstance(step, Signal):
             world._signalled[self._rank, step.peer, step.flag] += 1

@@ -132,7 +132,7 @@ class Reader:
         after, used = [], 1
         record = next(self._records)
         while record[0] == Opcode.AFTER:
-            after.append(After(record[1], None if record[2] == -1 else record[2]))
+            after.append(After(record[1], None if record[2] == -(1 << 31) else record[2]))
             record = next(self._records)
             used += 1
         opcode, one, two, three, four, five, *_ = record
@@ -172,7 +172,7 @@ large = st.integers(0, 2**40)
 views = st.builds(
     View, st.sampled_from(list(Buffer)), small, st.integers(1, 8), small, small, large, small, large
 )
-afters = st.lists(st.builds(After, small, st.one_of(st.none(), small)), max_size=2).map(tuple)
+afters = st.lists(st.builds(After, small, st.one_of(st.none(), st.integers(-2, 5))), max_size=2).map(tuple)
 view_lists = st.lists(views, max_size=3).map(tuple)
 blocks = st.integers(-1, 5)
 

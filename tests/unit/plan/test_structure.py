@@ -74,7 +74,6 @@ def test_ranks_and_blocks_lie_in_the_world(step: Step) -> None:
     [
         (Signal(1, -1), "flag >= 0"),
         (Signal(1, 0, (After(1, 0),)), "there is no lane 1"),
-        (Signal(1, 0, (After(0, -1),)), "lag >= 0"),
         (Copy(0, SOURCE, replace(RESULT, itemsize_bytes=2)), "keeps the element size"),
         (Copy(0, replace(SOURCE, itemsize_bytes=0), RESULT), "negative or zero"),
         (Copy(0, replace(SMALL, offset_bytes=-1), RESULT), "negative or zero"),
