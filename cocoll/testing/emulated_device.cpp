@@ -9,7 +9,10 @@
 //
 // Environment: COCOLL_EMULATED_SEED, COCOLL_EMULATED_DEVICES (default 1; 0 is a machine without a
 // GPU), COCOLL_EMULATED_DRIVER_VERSION (default 13000), COCOLL_EMULATED_THREADS (of a block,
-// default 1; a kernel must not depend on it).
+// default 1; a kernel must not depend on it), COCOLL_EMULATED_PEER_ACCESS (default 1; 0 keeps GPUs
+// from each other's memory). NCCL has more: emulated_nccl.cpp.
+
+#include "cocoll/testing/emulated_device.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -17,16 +20,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <functional>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <random>
 #include <set>
 #include <thread>
 #include <vector>
@@ -36,38 +36,16 @@
 #include "cocoll/kernels/grid_abi.h"
 
 namespace cuda = cocoll::cuda;
-using cuda::DevicePointer;
-using cuda::Result;
+using namespace cocoll::emulated;
 
 namespace {
 
 constexpr int kMultiprocessors = 4;
 constexpr int kBlocksPerMultiprocessor = 2;
-constexpr Result kInvalidValue = 1;
-constexpr Result kInvalidDevice = 101;
-constexpr Result kInvalidContext = 201;
-constexpr Result kInvalidImage = 200;
-constexpr Result kNotFound = 500;
-constexpr Result kInvalidHandle = 400;
-constexpr Result kCaptureIsolation = 905;
-
-int setting(const char* name, int usual) {
-  const char* text = getenv(name);
-  return text == nullptr || *text == 0 ? usual : atoi(text);
-}
-
-// ---- faults ------------------------------------------------------------------------------------
 
 std::mutex fault_mutex;
 std::string fault_text;
 int fault_count = 0;
-
-Result fault(const std::string& what, Result result = kInvalidValue) {
-  const std::lock_guard<std::mutex> lock(fault_mutex);
-  ++fault_count;
-  fault_text += what + "\n";
-  return result;
-}
 
 // ---- memory ------------------------------------------------------------------------------------
 
@@ -81,7 +59,15 @@ constexpr size_t kHeaderBytes = 4096;
 
 struct Allocation {
   size_t bytes;
+  int device;
   int fd;
+};
+
+// Of another process's allocation, which is known by its process and descriptor.
+struct Mapping {
+  size_t bytes;
+  int device;
+  std::pair<int32_t, int32_t> source;
 };
 
 // The contents of an IPC handle.
@@ -90,6 +76,7 @@ struct Handle {
   int32_t pid;
   int32_t fd;
   uint64_t bytes;
+  int32_t device;
 };
 
 constexpr uint64_t kHandleMagic = 0x6374656c756d65;
@@ -97,9 +84,8 @@ constexpr uint64_t kHandleMagic = 0x6374656c756d65;
 struct Memory {
   std::mutex mutex;
   std::map<DevicePointer, Allocation> allocations;
-  std::map<DevicePointer, size_t> mappings;      // of other processes' allocations
-  std::set<std::pair<int32_t, int32_t>> opened;  // by pid and fd
-  std::map<DevicePointer, std::pair<int32_t, int32_t>> opened_as;
+  std::map<DevicePointer, Mapping> mappings;
+  std::set<std::pair<int32_t, int32_t>> opened;
 };
 
 Memory& memory() {
@@ -111,143 +97,34 @@ Header* header_of(DevicePointer pointer) {
   return reinterpret_cast<Header*>(pointer - kHeaderBytes);
 }
 
-// ---- streams -----------------------------------------------------------------------------------
-
-struct EventState {
-  std::mutex mutex;
-  std::condition_variable changed;
-  uint64_t recorded = 0;
-  uint64_t completed = 0;
+struct Range {
+  DevicePointer base = 0;
+  size_t bytes = 0;  // 0: none
+  int device = 0;
 };
 
-typedef std::function<void()> Item;
-
-struct Graph {
-  bool is_global = false;
-  std::vector<Item> items;
-};
-
-class StreamState {
- public:
-  explicit StreamState(unsigned number)
-      : random_(static_cast<unsigned>(setting("COCOLL_EMULATED_SEED", 0)) * 7919u + number),
-        thread_([this] { work(); }) {}
-
-  ~StreamState() {
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ends_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
-
-  void submit(Item item) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    items_.push_back(std::move(item));
-    ++issued_;
-    changed_.notify_all();
-  }
-
-  void synchronize() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    const uint64_t awaited = issued_;
-    changed_.wait(lock, [&] { return done_ >= awaited; });
-  }
-
-  bool idle() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return done_ == issued_;
-  }
-
-  std::unique_ptr<Graph> capture;  // while capturing; one thread uses a stream at a time
-
- private:
-  void work() {
-    for (;;) {
-      Item item;
-      {
-        std::unique_lock<std::mutex> lock(mutex_);
-        changed_.wait(lock, [&] { return ends_ || !items_.empty(); });
-        if (items_.empty()) return;
-        item = std::move(items_.front());
-        items_.pop_front();
-      }
-      delay();
-      item();
-      const std::lock_guard<std::mutex> lock(mutex_);
-      ++done_;
-      changed_.notify_all();
-    }
-  }
-
-  void delay() {
-    const unsigned drawn = static_cast<unsigned>(random_());
-    if (drawn % 4 == 0) {
-      const timespec time = {0, static_cast<long>(drawn / 4 % 300) * 1000};
-      nanosleep(&time, nullptr);
-    } else if (drawn % 4 == 1) {
-      sched_yield();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Item> items_;
-  uint64_t issued_ = 0;
-  uint64_t done_ = 0;
-  bool ends_ = false;
-  std::mt19937 random_;
-  std::thread thread_;
-};
-
-struct Streams {
-  std::mutex mutex;
-  // Shared with who waits for all of them while one is destroyed.
-  std::map<StreamState*, std::shared_ptr<StreamState>> alive;
-  unsigned made = 0;
-  StreamState* usual = nullptr;  // stream 0
-};
-
-Streams& streams() {
-  static Streams* made = new Streams;
-  return *made;
+template <class Ranges>
+bool find_in(const Ranges& ranges, DevicePointer pointer, Range* found) {
+  auto next = ranges.upper_bound(pointer);
+  if (next == ranges.begin()) return false;
+  --next;
+  if (pointer >= next->first + next->second.bytes) return false;
+  *found = {next->first, next->second.bytes, next->second.device};
+  return true;
 }
 
-StreamState* find(cuda::Stream stream) {
-  Streams& all = streams();
+// The allocation or the mapping that a pointer points into.
+Range find_range(DevicePointer pointer) {
+  Memory& all = memory();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  if (stream == nullptr) {
-    if (all.usual == nullptr) {
-      const auto made = std::make_shared<StreamState>(all.made++);
-      all.usual = made.get();
-      all.alive[all.usual] = made;
-    }
-    return all.usual;
-  }
-  StreamState* state = reinterpret_cast<StreamState*>(stream);
-  return all.alive.count(state) != 0 ? state : nullptr;
+  Range found;
+  if (!find_in(all.allocations, pointer, &found)) find_in(all.mappings, pointer, &found);
+  return found;
 }
 
-// Queues an item, or takes it into the graph that is being captured.
-Result submit(cuda::Stream stream, Item item) {
-  StreamState* state = find(stream);
-  if (state == nullptr) return fault("work on a stream that does not exist", kInvalidHandle);
-  if (state->capture != nullptr) {
-    state->capture->items.push_back(std::move(item));
-  } else {
-    state->submit(std::move(item));
-  }
-  return cuda::kSuccess;
+bool can_access(int device, int peer) {
+  return device == peer || setting("COCOLL_EMULATED_PEER_ACCESS", 1) != 0;
 }
-
-// While anything is captured, calls that wait or allocate are refused: in the whole process or, if
-// the capture is the thread's own, on this thread.
-constexpr int kCaptureModeGlobal = 0;
-std::atomic<int> global_captures{0};
-thread_local int own_captures = 0;
-
-bool capture_forbids() { return global_captures != 0 || own_captures != 0; }
 
 // ---- kernels -----------------------------------------------------------------------------------
 
@@ -311,7 +188,34 @@ thread_local cuda::Context current_context = nullptr;
 
 bool has_context() { return current_context != nullptr; }
 
+int device_of(cuda::Context context) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1;
+}
+
 }  // namespace
+
+namespace cocoll::emulated {
+
+int setting(const char* name, int usual) {
+  const char* text = getenv(name);
+  return text == nullptr || *text == 0 ? usual : atoi(text);
+}
+
+Result fault(const std::string& what, Result result) {
+  const std::lock_guard<std::mutex> lock(fault_mutex);
+  ++fault_count;
+  fault_text += what + "\n";
+  return result;
+}
+
+int current_device() { return device_of(current_context); }
+
+bool is_device_memory(DevicePointer pointer, size_t bytes) {
+  const Range range = find_range(pointer);
+  return range.bytes != 0 && bytes <= range.bytes - (pointer - range.base);
+}
+
+}  // namespace cocoll::emulated
 
 // ---- what the tests ask ------------------------------------------------------------------------
 
@@ -356,6 +260,9 @@ Result cuGetErrorString(Result result, const char** text) {
       break;
     case kInvalidContext:
       *text = "invalid device context";
+      break;
+    case kPeerAccessUnsupported:
+      *text = "peer access is not supported between these two devices";
       break;
     case cuda::kCaptureUnsupported:
       *text = "operation not permitted when stream is capturing";
@@ -405,8 +312,8 @@ Result cuDeviceGetAttribute(int* value, int attribute, cuda::Device) {
   return cuda::kSuccess;
 }
 
-Result cuDeviceCanAccessPeer(int* can, cuda::Device, cuda::Device) {
-  *can = 1;
+Result cuDeviceCanAccessPeer(int* can, cuda::Device device, cuda::Device peer) {
+  *can = can_access(device, peer) ? 1 : 0;
   return cuda::kSuccess;
 }
 
@@ -427,18 +334,10 @@ Result cuCtxGetCurrent(cuda::Context* context) {
   return cuda::kSuccess;
 }
 
-Result cuCtxSynchronize() {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
-  std::map<StreamState*, std::shared_ptr<StreamState>> alive;
-  {
-    const std::lock_guard<std::mutex> lock(streams().mutex);
-    alive = streams().alive;
-  }
-  for (const auto& [state, shared] : alive) state->synchronize();
-  return cuda::kSuccess;
+Result cuCtxEnablePeerAccess(cuda::Context peer, unsigned) {
+  if (!has_context()) return kInvalidContext;
+  return can_access(current_device(), device_of(peer)) ? cuda::kSuccess : kPeerAccessUnsupported;
 }
-
-Result cuCtxEnablePeerAccess(cuda::Context, unsigned) { return cuda::kSuccess; }
 
 Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
   if (!has_context()) return kInvalidContext;
@@ -459,7 +358,7 @@ Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
   memset(static_cast<char*>(base) + kHeaderBytes, 0xa5, bytes);
   *pointer = reinterpret_cast<DevicePointer>(base) + kHeaderBytes;
   const std::lock_guard<std::mutex> lock(memory().mutex);
-  memory().allocations[*pointer] = {bytes, fd};
+  memory().allocations[*pointer] = {bytes, current_device(), fd};
   return cuda::kSuccess;
 }
 
@@ -500,6 +399,11 @@ Result cuMemsetD8Async(DevicePointer pointer, unsigned char value, size_t bytes,
   return submit(stream, [=] { memset(reinterpret_cast<void*>(pointer), value, bytes); });
 }
 
+Result cuMemsetD32Async(DevicePointer pointer, unsigned value, size_t words, cuda::Stream stream) {
+  if (pointer % sizeof value != 0) return kInvalidValue;
+  return submit(stream, [=] { std::fill_n(reinterpret_cast<unsigned*>(pointer), words, value); });
+}
+
 Result cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes, cuda::Stream stream) {
   return submit(stream, [=] {
     memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
@@ -507,23 +411,20 @@ Result cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes, cuda::S
 }
 
 Result cuMemGetAddressRange_v2(DevicePointer* base, size_t* bytes, DevicePointer pointer) {
-  Memory& all = memory();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  auto found = all.allocations.upper_bound(pointer);
-  if (found == all.allocations.begin()) return kNotFound;
-  --found;
-  if (pointer >= found->first + found->second.bytes) return kNotFound;
-  if (base != nullptr) *base = found->first;
-  if (bytes != nullptr) *bytes = found->second.bytes;
+  const Range range = find_range(pointer);
+  if (range.bytes == 0) return kNotFound;
+  if (base != nullptr) *base = range.base;
+  if (bytes != nullptr) *bytes = range.bytes;
   return cuda::kSuccess;
 }
 
 Result cuPointerGetAttribute(void* value, int attribute, DevicePointer pointer) {
-  if (cuMemGetAddressRange_v2(nullptr, nullptr, pointer) != cuda::kSuccess) return kInvalidValue;
+  const Range range = find_range(pointer);
+  if (range.bytes == 0) return kInvalidValue;
   if (attribute == cuda::kPointerMemoryType) {
     *static_cast<unsigned*>(value) = cuda::kMemoryTypeDevice;
   } else if (attribute == cuda::kPointerDeviceOrdinal) {
-    *static_cast<int*>(value) = 0;
+    *static_cast<int*>(value) = range.device;
   } else {
     return kInvalidValue;
   }
@@ -536,7 +437,8 @@ Result cuIpcGetMemHandle(cuda::IpcMemHandle* handle, DevicePointer pointer) {
   const auto found = all.allocations.find(pointer);
   // A GPU's handle names the whole allocation, whatever part was asked for: easily got wrong.
   if (found == all.allocations.end()) return fault("export of what is no beginning of memory");
-  const Handle contents = {kHandleMagic, getpid(), found->second.fd, found->second.bytes};
+  const Allocation& exported = found->second;
+  const Handle contents = {kHandleMagic, getpid(), exported.fd, exported.bytes, exported.device};
   memset(handle, 0, sizeof *handle);
   memcpy(handle, &contents, sizeof contents);
   return cuda::kSuccess;
@@ -549,6 +451,8 @@ Result cuIpcOpenMemHandle_v2(DevicePointer* pointer, cuda::IpcMemHandle handle, 
   if (contents.magic != kHandleMagic) return fault("an IPC handle that is none");
   if (contents.pid == getpid())
     return fault("a process opened its own IPC handle", kInvalidContext);
+  if (!has_context()) return kInvalidContext;
+  if (!can_access(current_device(), contents.device)) return kPeerAccessUnsupported;
   Memory& all = memory();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const std::pair<int32_t, int32_t> identity = {contents.pid, contents.fd};
@@ -564,8 +468,7 @@ Result cuIpcOpenMemHandle_v2(DevicePointer* pointer, cuda::IpcMemHandle handle, 
   *pointer = reinterpret_cast<DevicePointer>(base) + kHeaderBytes;
   if (header_of(*pointer)->freed.load() != 0) fault("an IPC handle of memory that was freed");
   header_of(*pointer)->mappings.fetch_add(1);
-  all.mappings[*pointer] = contents.bytes;
-  all.opened_as[*pointer] = identity;
+  all.mappings[*pointer] = {contents.bytes, current_device(), identity};
   return cuda::kSuccess;
 }
 
@@ -575,108 +478,10 @@ Result cuIpcCloseMemHandle(DevicePointer pointer) {
   const auto found = all.mappings.find(pointer);
   if (found == all.mappings.end()) return fault("close of what was not opened");
   header_of(pointer)->mappings.fetch_sub(1);
-  munmap(header_of(pointer), kHeaderBytes + found->second);
-  all.opened.erase(all.opened_as[pointer]);
-  all.opened_as.erase(pointer);
+  munmap(header_of(pointer), kHeaderBytes + found->second.bytes);
+  all.opened.erase(found->second.source);
   all.mappings.erase(found);
   return cuda::kSuccess;
-}
-
-Result cuStreamCreate(cuda::Stream* stream, unsigned) {
-  if (!has_context()) return kInvalidContext;
-  Streams& all = streams();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  const auto state = std::make_shared<StreamState>(all.made++);
-  all.alive[state.get()] = state;
-  *stream = reinterpret_cast<cuda::Stream>(state.get());
-  return cuda::kSuccess;
-}
-
-Result cuStreamDestroy_v2(cuda::Stream stream) {
-  StreamState* state = find(stream);
-  if (state == nullptr || stream == nullptr) return fault("destruction of no stream");
-  std::shared_ptr<StreamState> last;  // what was queued still runs
-  {
-    const std::lock_guard<std::mutex> lock(streams().mutex);
-    last = streams().alive[state];
-    streams().alive.erase(state);
-  }
-  return cuda::kSuccess;
-}
-
-Result cuStreamSynchronize(cuda::Stream stream) {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
-  StreamState* state = find(stream);
-  if (state == nullptr) return kInvalidHandle;
-  state->synchronize();
-  return cuda::kSuccess;
-}
-
-Result cuStreamQuery(cuda::Stream stream) {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
-  StreamState* state = find(stream);
-  if (state == nullptr) return kInvalidHandle;
-  return state->idle() ? cuda::kSuccess : cuda::kNotReady;
-}
-
-Result cuStreamIsCapturing(cuda::Stream stream, int* status) {
-  StreamState* state = find(stream);
-  if (state == nullptr) return kInvalidHandle;
-  *status = state->capture != nullptr ? cuda::kCaptureActive : cuda::kCaptureNone;
-  return cuda::kSuccess;
-}
-
-Result cuEventCreate(cuda::Event* event, unsigned) {
-  *event = reinterpret_cast<cuda::Event>(new std::shared_ptr<EventState>(new EventState));
-  return cuda::kSuccess;
-}
-
-Result cuEventDestroy_v2(cuda::Event event) {
-  delete reinterpret_cast<std::shared_ptr<EventState>*>(event);
-  return cuda::kSuccess;
-}
-
-Result cuEventRecord(cuda::Event event, cuda::Stream stream) {
-  StreamState* state = find(stream);
-  if (state != nullptr && state->capture != nullptr) {
-    return fault("an event was recorded in a capture, which nobody may wait for outside it",
-                 kCaptureIsolation);
-  }
-  const std::shared_ptr<EventState> shared = *reinterpret_cast<std::shared_ptr<EventState>*>(event);
-  uint64_t mine;
-  {
-    const std::lock_guard<std::mutex> lock(shared->mutex);
-    mine = ++shared->recorded;
-  }
-  return submit(stream, [shared, mine] {
-    const std::lock_guard<std::mutex> lock(shared->mutex);
-    if (shared->completed < mine) shared->completed = mine;
-    shared->changed.notify_all();
-  });
-}
-
-Result cuEventQuery(cuda::Event event) {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
-  const std::shared_ptr<EventState> shared = *reinterpret_cast<std::shared_ptr<EventState>*>(event);
-  const std::lock_guard<std::mutex> lock(shared->mutex);
-  return shared->completed == shared->recorded ? cuda::kSuccess : cuda::kNotReady;
-}
-
-Result cuStreamWaitEvent(cuda::Stream stream, cuda::Event event, unsigned) {
-  StreamState* state = find(stream);
-  if (state != nullptr && state->capture != nullptr) {
-    return fault("a capture waits for an event of outside", kCaptureIsolation);
-  }
-  const std::shared_ptr<EventState> shared = *reinterpret_cast<std::shared_ptr<EventState>*>(event);
-  uint64_t awaited;
-  {
-    const std::lock_guard<std::mutex> lock(shared->mutex);
-    awaited = shared->recorded;
-  }
-  return submit(stream, [shared, awaited] {
-    std::unique_lock<std::mutex> lock(shared->mutex);
-    shared->changed.wait(lock, [&] { return shared->completed >= awaited; });
-  });
 }
 
 // An image is the path of a library of kernels that g++ has built.
@@ -716,58 +521,6 @@ Result cuLaunchKernel(cuda::Function function, unsigned grid_x, unsigned grid_y,
   const GridKernel kernel = reinterpret_cast<GridKernel>(function);
   const cocoll_grid_call call = *static_cast<const cocoll_grid_call*>(parameters[0]);
   return submit(stream, [=] { run_grid(kernel, call, static_cast<int>(grid_x)); });
-}
-
-// ---- graphs: what a framework does around cocoll
-// -------------------------------------------------
-
-Result cuStreamBeginCapture_v2(cuda::Stream stream, int mode) {
-  StreamState* state = find(stream);
-  if (state == nullptr || stream == nullptr || state->capture != nullptr) return kInvalidValue;
-  state->capture = std::make_unique<Graph>();
-  state->capture->is_global = mode == kCaptureModeGlobal;
-  if (state->capture->is_global) {
-    ++global_captures;
-  } else {
-    ++own_captures;
-  }
-  return cuda::kSuccess;
-}
-
-Result cuStreamEndCapture(cuda::Stream stream, Graph** graph) {
-  StreamState* state = find(stream);
-  if (state == nullptr || state->capture == nullptr) return kInvalidValue;
-  *graph = state->capture.release();
-  if ((*graph)->is_global) {
-    --global_captures;
-  } else {
-    --own_captures;
-  }
-  return cuda::kSuccess;
-}
-
-Result cuGraphInstantiateWithFlags(Graph** executable, Graph* graph, unsigned long long) {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
-  *executable = new Graph(*graph);
-  return cuda::kSuccess;
-}
-
-Result cuGraphExecDestroy(Graph* executable) {
-  delete executable;
-  return cuda::kSuccess;
-}
-
-Result cuGraphLaunch(Graph* graph, cuda::Stream stream) {
-  for (const Item& item : graph->items) {
-    const Result result = submit(stream, item);
-    if (result != cuda::kSuccess) return result;
-  }
-  return cuda::kSuccess;
-}
-
-Result cuGraphDestroy(Graph* graph) {
-  delete graph;
-  return cuda::kSuccess;
 }
 
 }  // extern "C"

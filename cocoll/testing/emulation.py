@@ -15,7 +15,7 @@ __all__ = ["EmulatedCompiler", "emulate_device"]
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _ROOT = _PACKAGE.parent
-_DRIVER = Path(__file__).with_name("emulated_device.cpp")
+_SOURCES = sorted(Path(__file__).parent.glob("emulated_*.cpp"))
 
 
 class EmulatedCompiler:
@@ -46,7 +46,7 @@ class EmulatedCompiler:
 
 
 def emulate_device(cache_dir: Path) -> Toolkit:
-    """Build the emulated driver.
+    """Build the emulated driver, with the emulated NCCL in the same library.
 
     Parameters
     ----------
@@ -64,13 +64,19 @@ def emulate_device(cache_dir: Path) -> Toolkit:
         There is no C++ compiler.
     """
     compiler = find_compiler(os.environ)
-    options = ["-std=c++17", "-O2", "-fPIC", "-pthread", "-I", str(_ROOT)]
-    source = _DRIVER.read_text(encoding="utf-8")
-    headers = [_PACKAGE / "cuda" / "driver.h", *sorted((_PACKAGE / "kernels").glob("*.h"))]
-    text = "".join(header.read_text(encoding="utf-8") for header in headers)
+    options = ["-std=c++17", "-O2", "-fPIC", "-pthread", "-I", str(_ROOT), *map(str, _SOURCES[1:])]
+    headers = [path for name in ("cuda", "kernels", "testing") for path in _headers(name)]
+    texts = [path.read_text(encoding="utf-8") for path in (*_SOURCES, *headers)]
     cache = KernelCache(cache_dir / "emulation")
-    key = KernelCache.digest([compiler.version(), *options, source, text])
+    key = KernelCache.digest([compiler.version(), *options, *texts])
     library, _ = cache.find_or_build(
-        key, source, lambda made, to: compiler.compile(made, to, options)
+        key, texts[0], lambda made, to: compiler.compile(made, to, options)
     )
-    return Toolkit(str(library), functools.partial(EmulatedCompiler, compiler))
+    path = str(library)
+    return Toolkit(
+        path, functools.partial(EmulatedCompiler, compiler), functools.partial(str, path)
+    )
+
+
+def _headers(folder: str) -> list[Path]:
+    return sorted((_PACKAGE / folder).glob("*.h"))

@@ -27,6 +27,7 @@ __all__ = [
     "ROOT",
     "Build",
     "BuildError",
+    "build_emulated_device",
     "build_grid_kernels",
     "build_library",
     "build_plain",
@@ -239,11 +240,23 @@ def build_library(source: Path, options: Sequence[str], *, root: Path = ROOT) ->
     Path
         The library.
     """
-    compiled = compile_object(source, options, root=root)
-    target = BUILD / f"{source.stem}-{_digest([compiled], options)}.so"
+    return _link_library([compile_object(source, options, root=root)], source.stem, options)
+
+
+def build_emulated_device(build: Build) -> Path:
+    """Compile and link the emulated device of the sources as they are; gives the library."""
+    options = (*build.options, *_WARNINGS, "-fPIC")
+    sources = sorted((ROOT / "cocoll" / "testing").glob("emulated_*.cpp"))
+    objects = [compile_object(source, options) for source in sources]
+    return _link_library(objects, "emulated_device", options)
+
+
+def _link_library(objects: Sequence[Path], name: str, options: Sequence[str]) -> Path:
+    target = BUILD / f"{name}-{_digest(objects, options)}.so"
     with _made_once(target) as temporary:
         if temporary is not None:
-            _run([*compiler(), "-shared", str(compiled), "-o", str(temporary)])
+            names = [str(path) for path in objects]
+            _run([*compiler(), "-shared", *names, "-o", str(temporary)])
     return target
 
 

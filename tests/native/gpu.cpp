@@ -3,19 +3,17 @@
 //
 //   gpu DRIVER KERNELS WORLD_SIZE SEED threads|processes eager|graph|silent|mismatched
 
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "checks.h"
 #include "cocoll/cuda/executor.h"
+#include "launch.h"
 
 namespace {
 
@@ -283,6 +281,12 @@ class Rank {
       for (int which = 0; which < 2; ++which) compare(round + which, which, outputs[which]);
     }
     CHECK(graphs_.destroy(graph));
+    // What was captured is nothing that an operation outside can wait for.
+    std::vector<float> input(kMostElements), output(kMostElements);
+    fill(2, &input);
+    issue(2, streams_[0], &input, &output, false);
+    CHECK(driver_.stream_synchronize(streams_[0]));
+    compare(2, 2, output);
     EXPECT(executor_->failure() == nullptr, "rank %d gave up", rank_);
   }
 
@@ -299,41 +303,6 @@ class Rank {
   cuda::Segment arrays_[kMostRanks];
 };
 
-int run_processes(const Options& options, Lobby* lobby) {
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < options.world_size; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      cocoll::native_tests::start_watchdog(cocoll::native_tests::kWatchdogSeconds);
-      Rank(options, lobby, rank).run();
-      _exit(cocoll::native_tests::failure_count() == 0 ? 0 : cocoll::native_tests::kWrongResult);
-    }
-    children.push_back(child);
-  }
-  int status = 0;
-  for (size_t left = children.size(); left > 0; --left) {
-    int ended = 0;
-    const pid_t which = waitpid(-1, &ended, 0);
-    if (ended == 0) continue;
-    fprintf(stderr, "process %d ended with status %d\n", which, ended);
-    if (status == 0) status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 70;
-    // The others would wait for it for ever.
-    for (const pid_t child : children) {
-      if (child != which) kill(child, SIGKILL);
-    }
-  }
-  return status;
-}
-
-int run_threads(const Options& options, Lobby* lobby) {
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < options.world_size; ++rank) {
-    ranks.emplace_back([&options, lobby, rank] { Rank(options, lobby, rank).run(); });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  return cocoll::native_tests::failure_count() == 0 ? 0 : cocoll::native_tests::kWrongResult;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -344,9 +313,9 @@ int main(int argc, char** argv) {
   cocoll::native_tests::start_watchdog(cocoll::native_tests::kWatchdogSeconds);
   const Options options = {argv[1], argv[2], argv[6], atoi(argv[3]),
                            static_cast<unsigned>(atoi(argv[4]))};
-  void* shared =
-      mmap(nullptr, sizeof(Lobby), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  Lobby* lobby = new (shared) Lobby();
-  return std::string(argv[5]) == "processes" ? run_processes(options, lobby)
-                                             : run_threads(options, lobby);
+  Lobby* lobby = cocoll::native_tests::make_shared_lobby<Lobby>();
+  const auto run = [&](int rank) { Rank(options, lobby, rank).run(); };
+  return std::string(argv[5]) == "processes"
+             ? cocoll::native_tests::run_processes(options.world_size, run)
+             : cocoll::native_tests::run_threads(options.world_size, run);
 }

@@ -37,10 +37,9 @@ def make_device(
     build: Build, directory: Path, root: Path = ROOT, kernel_root: Path = ROOT
 ) -> Device:
     options = (*build.options, "-Wall", "-Wextra", "-Werror")
-    driver = ROOT / "cocoll" / "testing" / "emulated_device.cpp"
     return Device(
         build,
-        building.build_library(driver, (*options, "-fPIC")),
+        building.build_emulated_device(build),
         building.build_grid_kernels(build, directory, root=kernel_root),
         building.build_plain(NATIVE / "gpu.cpp", options, root=root),
     )
