@@ -130,6 +130,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         void abort(AbortReason reason, int32_t culprit)
         void leave()
         uint64_t abort_word() const
+        const void* abort_address() const
 
     cdef cppclass Signature:
         uint8_t kind

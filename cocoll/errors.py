@@ -203,7 +203,7 @@ class MpiError(BackendError):
 
 
 class NcclError(BackendError):
-    """An NCCL call failed (planned)."""
+    """A function of NCCL failed, or NCCL reported an error of its own."""
 
 
 class KernelError(CocollError):

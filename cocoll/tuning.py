@@ -36,6 +36,11 @@ class Tuning:
         Device memory of each rank for chunks of ordinary arrays; a multiple of 128.
     gpu_segment_bytes : int
         What symmetric device memory grows by, at least.
+    gpu_map_peers : int
+        1: ranks map each other's GPU memory where they can; 0: they go through NCCL always.
+    gpu_native_bytes : int
+        From this size on a plain all-reduce on GPUs may be NCCL's own, whose order of summation
+        is NCCL's; 0: never, so that all ways of an all-reduce give the same bits.
     gpu_blocks : int
         The largest grid of a kernel. All blocks of all communicators that work at the same time on
         a GPU must fit it together, a multiprocessor each, for they wait for each other.
@@ -55,6 +60,8 @@ class Tuning:
     gpu_one_shot_bytes: int = 256 << 10
     gpu_window_bytes: int = 16 << 20
     gpu_segment_bytes: int = 64 << 20
+    gpu_map_peers: int = 1
+    gpu_native_bytes: int = 1 << 20
     gpu_blocks: int = 64
 
     def __post_init__(self) -> None:
@@ -82,6 +89,8 @@ class Tuning:
                     f"Tuning.{name} must be a multiple of {_GPU_UNIT_BYTES}; got "
                     f"{getattr(self, name)}"
                 )
+        if self.gpu_map_peers > 1:
+            raise UsageError(f"Tuning.gpu_map_peers must be 0 or 1; got {self.gpu_map_peers}")
         if self.inline_bytes > _LINE_PAYLOAD_BYTES:
             raise UsageError(
                 f"Tuning.inline_bytes may be {_LINE_PAYLOAD_BYTES}, what an arrival line carries; "

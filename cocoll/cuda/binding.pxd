@@ -110,7 +110,8 @@ cdef extern from "cuda/executor.h" namespace "cocoll::cuda" nogil:
         void mark(StepKind, int)
         void move(StepKind, uint64_t, uint64_t, size_t, int, int)
         void all_reduce(uint64_t, uint64_t, size_t, int, int, int)
-        Result fence(const Driver&, int, int)
+        Result record(const Driver&, int, size_t*)
+        void wait_for(size_t, int)
         void close(const Driver&)
 
     cdef cppclass Nccl:

@@ -10,7 +10,7 @@ from posix.unistd cimport getpid
 from posix.time cimport nanosleep, timespec
 
 from cocoll.errors import (
-    ClosedError, CommTimeoutError, CudaError, ForkedProcessError, UsageError,
+    ClosedError, CommTimeoutError, CudaError, ForkedProcessError, NcclError, UsageError,
 )
 
 #: What a communicator may have at most: blocks of a grid and ranks on GPUs.

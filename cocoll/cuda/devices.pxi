@@ -55,7 +55,7 @@ cdef class NcclLibrary:
 
     Raises
     ------
-    CudaError
+    NcclError
         It cannot be used; `status` says why, `detail` what the system said.
     """
 
@@ -65,7 +65,7 @@ cdef class NcclLibrary:
         cdef bytes name = path.encode()
         cdef LoadError error = load_nccl(name, &self.nccl)
         if error.status != LoadStatus.kLoaded:
-            raise CudaError(
+            raise NcclError(
                 f"{path} cannot be used: {error.detail.decode()}", status=<int>error.status,
                 detail=error.detail.decode(),
             )
@@ -88,7 +88,11 @@ cdef class NcclLibrary:
         if result == 0:
             return 0
         text = describe_nccl(self.nccl, result).decode()
-        raise CudaError(f"{what} failed in NCCL: {text}", status=kNcclResults + result)
+        raise NcclError(f"{what} failed in NCCL: {text}", status=result)
+
+    def describe(self, int result):
+        """Say what a result means."""
+        return describe_nccl(self.nccl, result).decode()
 
 
 # The end of each needs its device, which a collector of circles would take away first.

@@ -47,20 +47,26 @@ cdef class Operation:
         """Add a store of the operation's signature."""
         self.sequence.store(to, self.signature, 0)
 
-    def fence(self, int before, int after):
-        """Let what comes on stream `after` wait for all that stands on stream `before`.
+    def record(self, int stream):
+        """Give the number of an event for all that stands on a stream so far.
 
         Parameters
         ----------
-        before, after : int
-            0 is the caller's stream, 1 one of the communicator's own. An operation that uses the
-            latter begins with a fence from 0 to 1 and ends with one from 1 to 0.
+        stream : int
+            0 is the caller's stream, 1 one of the communicator's own. What uses the latter makes it
+            wait for the caller's first, and in the end the caller's for it.
         """
+        cdef size_t event = 0
         cdef Device device = self.endpoint.device
         cdef void* current = device.enter()
-        cdef Result result = self.sequence.fence(device.library.driver, before, after)
+        cdef Result result = self.sequence.record(device.library.driver, stream, &event)
         device.leave(current)
         device.library.check(result, "making an event")
+        return event
+
+    def wait_for(self, size_t event, int stream):
+        """Let what comes on a stream wait for an event."""
+        self.sequence.wait_for(event, stream)
 
     def __dealloc__(self):
         cdef void* before
@@ -126,7 +132,7 @@ cdef class Operation:
         aligned, zero_sources, alone : bool
             See ``grid_abi.h``.
         stream : int
-            See `fence`.
+            See `record`.
         """
         cdef cocoll_grid_call call
         cdef int index, place
@@ -307,10 +313,10 @@ cdef class BoundDeviceOperation:
     cdef tuple names
     cdef list scalars
     cdef object output
-    cdef readonly str algorithm
+    cdef readonly object plan
 
     def __init__(self, comm, side, Operation operation, *, resolve, stream, names, scalars, output,
-                 keep, algorithm):
+                 keep, plan):
         self.comm = comm
         self.side = side
         self.operation = operation
@@ -320,7 +326,7 @@ cdef class BoundDeviceOperation:
         self.scalars = list(scalars)
         self.output = output
         operation.hold(keep)
-        self.algorithm = algorithm
+        self.plan = plan
 
     def __call__(self, **scalars):
         """Queue the operation once, with these scalars."""
@@ -362,6 +368,15 @@ cdef class BoundDeviceOperation:
         finally:
             endpoint.entered = False
         return DeviceWork(endpoint, number, self.output, self.fail)
+
+    @property
+    def algorithm(self):
+        """What serves the call: the name of its plan."""
+        return self.plan.name
+
+    def explain(self):
+        """Say what serves the call, why, and what each step does, for people."""
+        return self.side.explain(self.plan)
 
     def stream_handle(self):
         """Give the stream that the next run goes to."""

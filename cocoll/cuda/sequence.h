@@ -1,8 +1,8 @@
 // What one operation of one rank is on its GPU: made once, run often.
 //
 // Steps stand in the order in which they are issued, each on one of two streams: the caller's, and
-// one of the communicator's own, which a fence makes wait for the other. An event belongs to one
-// fence: a run records it anew, and what an earlier run waits for stays as it was.
+// one of the communicator's own. Events order them. A run records an event anew; what an earlier run
+// waits for stays as it was.
 
 #ifndef COCOLL_CUDA_SEQUENCE_H_
 #define COCOLL_CUDA_SEQUENCE_H_
@@ -88,19 +88,21 @@ class Sequence {
     steps.back().op = op;
   }
 
-  // What is issued on stream `after` from here on waits for all that stands on `before`.
-  Result fence(const Driver& driver, int before, int after) {
-    Event event = nullptr;
-    const Result result = driver.event_create(&event, kEventDisableTiming);
+  // An event for all that stands on `stream` so far; `*event` is its number.
+  Result record(const Driver& driver, int stream, size_t* event) {
+    Event made = nullptr;
+    const Result result = driver.event_create(&made, kEventDisableTiming);
     if (result != kSuccess) return result;
-    for (const auto& [kind, stream] :
-         {std::pair{Step::Kind::kRecord, before}, std::pair{Step::Kind::kAwait, after}}) {
-      Step step = make(kind, stream);
-      step.index = events.size();
-      steps.push_back(step);
-    }
-    events.push_back(event);
+    *event = events.size();
+    events.push_back(made);
+    steps.push_back(make(Step::Kind::kRecord, stream));
+    steps.back().index = *event;
     return kSuccess;
+  }
+  // What comes on `stream` waits for an event that was recorded before.
+  void wait_for(size_t event, int stream) {
+    steps.push_back(make(Step::Kind::kAwait, stream));
+    steps.back().index = event;
   }
 
   // Gives the events back. Those that are still waited for stay until then.

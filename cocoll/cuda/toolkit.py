@@ -1,19 +1,21 @@
-"""What a GPU is driven with: the driver's library and the compiler of kernels."""
+"""What a GPU is driven with: the driver's library, NCCL, and the compiler of kernels."""
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cocoll.errors import CudaError, UnsupportedError
+from cocoll.errors import CudaError, NcclError, UnsupportedError
 from cocoll.kernels.nvrtc import find_nvrtc
 
 if TYPE_CHECKING:
-    from cocoll.cuda.binding import Library
+    from cocoll.cuda.binding import Library, NcclLibrary
     from cocoll.kernels.grid_loader import GridCompiler
 
-__all__ = ["Toolkit", "open_library"]
+__all__ = ["Toolkit", "find_nccl", "open_library", "open_nccl"]
 
 # The values of LoadStatus in cuda/driver.h, and what to do.
 _ADVICE = {
@@ -23,6 +25,34 @@ _ADVICE = {
     4: "see what nvidia-smi says",
     5: "there is no GPU: leave device= out and use arrays in host memory",
 }
+_NCCL = "libnccl.so.2"
+_NCCL_ADVICE = "wanted NCCL 2.18 or later: install cocoll[cuda13] or cocoll[cuda12]"
+# dlopen gives a library only if it is loaded already (Linux).
+_RTLD_NOLOAD = 4
+
+
+def find_nccl() -> str:
+    """Find NCCL: what the process has loaded, then what cuda-pathfinder finds, then the system's.
+
+    Returns
+    -------
+    str
+        A path or name that dlopen takes.
+    """
+    try:
+        # torch and CuPy bring one: two NCCLs in a process work, and waste memory.
+        ctypes.CDLL(_NCCL, mode=_RTLD_NOLOAD)
+    except OSError:
+        pass
+    else:
+        return _NCCL
+    try:
+        pathfinder = importlib.import_module("cuda.pathfinder")
+        found = pathfinder.load_nvidia_dynamic_lib("nccl").abs_path
+    except (ImportError, RuntimeError):
+        # Not installed, or it knows no such library here.
+        return _NCCL
+    return found or _NCCL
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +65,13 @@ class Toolkit:
         The library of the driver.
     find_compiler : callable
         Gives the compiler when a kernel is first needed.
+    find_nccl : callable
+        Gives the path of NCCL when it is first needed.
     """
 
     driver_path: str = "libcuda.so.1"
     find_compiler: Callable[[], GridCompiler] = find_nvrtc
+    find_nccl: Callable[[], str] = find_nccl
 
 
 def open_library(toolkit: Toolkit) -> Library:
@@ -67,3 +100,29 @@ def open_library(toolkit: Toolkit) -> Library:
         raise UnsupportedError(
             f"arrays on a GPU need a CUDA driver: {error}; {_ADVICE.get(error.status, '')}"
         ) from error
+
+
+def open_nccl(toolkit: Toolkit) -> NcclLibrary:
+    """Load NCCL.
+
+    Parameters
+    ----------
+    toolkit : Toolkit
+        Which.
+
+    Returns
+    -------
+    NcclLibrary
+        Ready to use.
+
+    Raises
+    ------
+    UnsupportedError
+        There is none, or one that is too old.
+    """
+    from cocoll.cuda.binding import NcclLibrary
+
+    try:
+        return NcclLibrary(toolkit.find_nccl())
+    except NcclError as error:
+        raise UnsupportedError(f"{error}; {_NCCL_ADVICE}") from error

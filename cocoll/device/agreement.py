@@ -12,7 +12,7 @@ from cocoll.failure import Purpose
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
 
-__all__ = ["agree"]
+__all__ = ["agree", "compare"]
 
 
 def agree(comm: Communicator, data: bytes, problem: str) -> list[bytes]:
@@ -37,11 +37,32 @@ def agree(comm: Communicator, data: bytes, problem: str) -> list[bytes]:
     UnsupportedError
         Some rank has a problem.
     """
+    payloads, found = compare(comm, data, problem)
+    if found:
+        raise UnsupportedError(found)
+    return payloads
+
+
+def compare(comm: Communicator, data: bytes, problem: str) -> tuple[list[bytes], str]:
+    """Give every rank's bytes to all, and the first problem that a rank has.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of the ranks.
+    data : bytes
+        This rank's.
+    problem : str
+        What went wrong here, or nothing.
+
+    Returns
+    -------
+    tuple of list of bytes and str
+        In rank order; the problem with its rank, or nothing.
+    """
     message = json.dumps(problem).encode() + b"\n" + data
     everyone = _core.exchange(comm, Purpose.OPEN_DEVICE, message, inside=comm._is_entered())
     parts = [entry.split(b"\n", 1) for entry in everyone]
-    for rank, (text, _) in enumerate(parts):
-        told = json.loads(text)
-        if told:
-            raise UnsupportedError(f"rank {rank}: {told}")
-    return [payload for _, payload in parts]
+    told = [(rank, json.loads(text)) for rank, (text, _) in enumerate(parts)]
+    found = next((f"rank {rank}: {text}" for rank, text in told if text), "")
+    return [payload for _, payload in parts], found

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from cocoll.algorithms.flat import plan_barrier
 from cocoll.cuda.binding import BoundDeviceOperation, Operation
 from cocoll.device.array import (
     DeviceArray,
@@ -14,6 +15,10 @@ from cocoll.device.array import (
     describe_device_array,
     read_stream,
 )
+from cocoll.device.checks import check_pair, describe
+from cocoll.device.launches import add_arrival, sign
+from cocoll.device.planning import make_operation
+from cocoll.device.request import Request
 from cocoll.dtypes import DType
 from cocoll.errors import (
     BufferMismatchError,
@@ -29,10 +34,7 @@ from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
     from cocoll.device.side import DeviceSide
-
-from cocoll.device.checks import check_pair, describe
-from cocoll.device.copies import add_allgather, add_broadcast, add_meeting, sign
-from cocoll.device.steps import Reduction, plan_reduction
+    from cocoll.plan.ir import Plan
 
 __all__ = [
     "bind_barrier",
@@ -123,13 +125,12 @@ def bind_simple(
         check_pair(comm, source, result, "out", source.address - begin * itemsize)
     else:
         check_pair(comm, source, result, "out")
-    if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
-        spec = KernelSpec(op, source.dtype, None)
-        work = Reduction(comm, side, kind, spec, source, [result], count, block, options)
-        operation, way = plan_reduction(work)
-    else:
-        operation, way = _bind_copies(comm, side, kind, source, result, block, options, root_rank)
-    return bound_to(comm, side, operation, stream, x, output=output, keep=(x, out), algorithm=way)
+    spec = KernelSpec(op, source.dtype, None)
+    request = Request(
+        comm, side, kind, spec, source, [result], count, block, options, root=root_rank
+    )
+    operation, plan = make_operation(request)
+    return bound_to(comm, side, operation, plan, stream, x, output=output, keep=(x, out))
 
 
 def _means_shards(
@@ -171,31 +172,6 @@ def _output_shape(
     block = block_elements(source.count, world_size, alignment)
     begin, end = block_range(comm.rank, source.count, block)
     return (end - begin,)
-
-
-def _bind_copies(
-    comm: Communicator,
-    side: DeviceSide,
-    kind: Kind,
-    source: DeviceDescription,
-    result: DeviceDescription,
-    block: int,
-    options: Option,
-    root: int,
-) -> tuple[Operation, str]:
-    facts = (int(kind), int(source.dtype), result.count, int(options), root)
-    if kind is Kind.BROADCAST:
-        operation = Operation(side.endpoint, sign(*facts))
-        add_broadcast(comm, side, operation, source, result, root)
-        return operation, "flat"
-    # Blocks that lie in the result are at different places on different ranks.
-    place = None
-    if options != Option.SHARD and not source.overlaps(result):
-        place = side.place_of(source.address, source.nbytes)
-    where = (place.segment, place.offset_bytes) if place else None
-    operation = Operation(side.endpoint, sign(*facts, where))
-    add_allgather(comm, side, operation, source, result, block, place)
-    return operation, "flat"
 
 
 def _check_lengths(
@@ -256,22 +232,21 @@ def bind_barrier(comm: Communicator, stream: Any) -> BoundDeviceOperation:
     """
     side = comm._open_side(None)
     operation = Operation(side.endpoint, sign(int(Kind.BARRIER)))
-    add_meeting(comm, side, operation)
-    return bound_to(
-        comm, side, operation, stream, None, output=None, keep=None, algorithm="barrier"
-    )
+    add_arrival(comm, side, operation)
+    plan = plan_barrier(comm.rank, comm.world_size)
+    return bound_to(comm, side, operation, plan, stream, None, output=None, keep=None)
 
 
 def bound_to(
     comm: Communicator,
     side: DeviceSide,
     operation: Operation,
+    plan: Plan,
     stream: Any,
     x: Any,
     *,
     output: Any,
     keep: Any,
-    algorithm: str,
     names: tuple[str, ...] = (),
     scalars: Sequence[float | None] = (),
 ) -> BoundDeviceOperation:
@@ -281,16 +256,14 @@ def bound_to(
     ----------
     comm, side : Communicator, DeviceSide
         Whose.
-    operation : Operation
-        Its steps.
+    operation, plan : Operation, Plan
+        Its steps, and what they mean.
     stream : object
         As in the call.
     x : object
         Whose framework's current stream it runs on where `stream` is None.
     output, keep : object
         What the call gives, and what must live as long as it.
-    algorithm : str
-        What serves it.
     names, scalars : sequence
         Of the epilogue; None where a run must give the value.
 
@@ -317,7 +290,7 @@ def bound_to(
         scalars=scalars,
         output=output,
         keep=(keep, output, stream),
-        algorithm=algorithm,
+        plan=plan,
     )
 
 

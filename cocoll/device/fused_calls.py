@@ -10,7 +10,8 @@ from cocoll.device.array import DeviceDescription, describe_device_array
 from cocoll.device.calls import bound_to
 from cocoll.device.checks import check_device, check_pair, check_writable, describe
 from cocoll.device.layout import place_operand
-from cocoll.device.steps import Reduction, plan_reduction
+from cocoll.device.planning import make_operation
+from cocoll.device.request import Request
 from cocoll.dtypes import DType
 from cocoll.errors import (
     BufferMismatchError,
@@ -118,10 +119,10 @@ def bind_fused(
         allowed = source.address + begin * source.dtype.itemsize_bytes
     _check_apart(comm, source, results, traced, arrays, zero_grad, allowed)
     spec = KernelSpec(op, source.dtype, traced)
-    work = Reduction(
+    request = Request(
         comm, side, kind, spec, source, results, source.count, block, options, operands
     )
-    operation, way = plan_reduction(work)
+    operation, plan = make_operation(request)
     kernel = comm._kernels.load(spec) if traced.derived else None
     operation.derive(0 if kernel is None else kernel.prepare_address, len(traced.derived))
     scalars = []
@@ -136,11 +137,11 @@ def bind_fused(
         comm,
         side,
         operation,
+        plan,
         stream,
         x,
         output=output,
         keep=(x, out, dict(names)),
-        algorithm=way,
         names=_scalar_names(traced),
         scalars=scalars,
     )

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from cocoll.cuda.binding import MAX_BLOCKS, MAX_RANKS, Device, DeviceStream, Endpoint
 from cocoll.cuda.toolkit import Toolkit, open_library
-from cocoll.device.agreement import agree
+from cocoll.device.agreement import agree, compare
 from cocoll.device.array import describe_device_array
+from cocoll.device.nccl import offers_native, open_wire
 from cocoll.device.side import DeviceSide
 from cocoll.errors import CudaError, UnsupportedError, UsageError
 from cocoll.kernels.grid_loader import GridLoader
@@ -41,12 +42,12 @@ def open_device(
     Returns
     -------
     DeviceSide
-        With all peers' memory mapped.
+        With all peers' memory mapped or, where a GPU cannot reach another one's, with NCCL.
 
     Raises
     ------
     UnsupportedError
-        A rank has no GPU, or one that cannot reach another's memory; raised on all ranks.
+        A rank has no GPU, or one that reaches another neither way; raised on all ranks.
     """
     if comm.world_size > MAX_RANKS:
         raise UnsupportedError(
@@ -62,18 +63,47 @@ def open_device(
         if ordinal is None or ordinal < 0:
             ordinal = comm.rank % library.device_count()
         device = Device(library, ordinal)
-        facts = {"bus": device.bus, "blocks": device.multiprocessors, "pid": os.getpid()}
+        facts = {
+            "bus": device.bus,
+            "blocks": device.multiprocessors,
+            "pid": os.getpid(),
+            "target": device.target,
+        }
     except (UnsupportedError, CudaError) as error:
         problem = str(error)
     everyone = [json.loads(data) for data in agree(comm, json.dumps(facts).encode(), problem)]
     if device is None:
         raise UsageError(problem)
+    endpoint = _make_endpoint(comm, device, everyone)
+    loader = GridLoader(
+        comm.settings.cache_dir, comm.settings.no_compile, toolkit.find_compiler, device.target
+    )
+    reason = "Tuning.gpu_map_peers is 0"
+    if comm.tuning.gpu_map_peers:
+        reason = _map_peers(comm, endpoint, everyone) or _probe_peers(comm, endpoint)
+    side = DeviceSide(comm, endpoint, loader, reason, [theirs["bus"] for theirs in everyone])
+    if reason:
+        # Nobody may use the memory of a peer that was mapped before another one could not be.
+        endpoint.detach()
+        try:
+            open_wire(comm, side, toolkit)
+        except UnsupportedError:
+            # All ranks have said so, and let go of each other's memory before.
+            endpoint.close()
+            raise
+    elif offers_native(comm, side, toolkit, [theirs["target"] for theirs in everyone]):
+        side.native_toolkit = toolkit
+    return side
+
+
+def _make_endpoint(comm: Communicator, device: Device, everyone: list[dict[str, Any]]) -> Endpoint:
     # All blocks of all ranks of a GPU must be resident at once: they wait for each other.
     sharing = [sum(theirs["bus"] == other["bus"] for other in everyone) for theirs in everyone]
     blocks = min(
         max(1, theirs["blocks"] // ranks) for theirs, ranks in zip(everyone, sharing, strict=True)
     )
     endpoint: Endpoint | None = None
+    problem = ""
     try:
         endpoint = Endpoint(
             device,
@@ -86,9 +116,17 @@ def open_device(
         )
     except CudaError as error:
         problem = str(error)
-    tickets = agree(comm, endpoint.ticket() if endpoint else b"", problem)
+    agree(comm, b"", problem)
     if endpoint is None:
         raise UsageError(problem)
+    return endpoint
+
+
+def _map_peers(comm: Communicator, endpoint: Endpoint, everyone: list[dict[str, Any]]) -> str:
+    """Map the memory of all peers; gives why it cannot be done, the same on all ranks."""
+    device = endpoint.device
+    tickets = agree(comm, endpoint.ticket(), "")
+    problem = ""
     for peer, theirs in enumerate(everyone):
         if peer != comm.rank and not problem:
             try:
@@ -99,12 +137,7 @@ def open_device(
                 problem = str(error)
             if problem:
                 problem = f"the GPU of rank {comm.rank} cannot reach that of rank {peer}: {problem}"
-    agree(comm, b"", problem)
-    agree(comm, b"", _probe_peers(comm, endpoint))
-    loader = GridLoader(
-        comm.settings.cache_dir, comm.settings.no_compile, toolkit.find_compiler, device.target
-    )
-    return DeviceSide(comm, endpoint, loader)
+    return compare(comm, b"", problem)[1]
 
 
 def _reach(device: Device, peer: dict[str, Any]) -> str:
@@ -145,5 +178,5 @@ def _probe_peers(comm: Communicator, endpoint: Endpoint) -> str:
     stream.synchronize()
     for peer in range(comm.world_size):
         if not (found[peer] == peer + 1).all():
-            return f"what rank {peer} writes into the GPU memory of rank {rank} does not arrive"
-    return ""
+            problem = f"what rank {peer} writes into the GPU memory of rank {rank} does not arrive"
+    return compare(comm, b"", problem)[1]

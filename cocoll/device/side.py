@@ -26,15 +26,20 @@ from cocoll.errors import (
     CollectiveMismatchError,
     CommTimeoutError,
     CudaError,
+    NcclError,
+    UsageError,
 )
 from cocoll.failure import AbortReason, Purpose
-from cocoll.kernels.grid_spec import COPY_KERNEL
+from cocoll.kernels.grid_spec import COMMON_KERNELS
 from cocoll.kernels.spec import KernelSpec
+from cocoll.plan.listing import render_plan
 from cocoll.symmetric import Allocation, SymmetricHeap
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
+    from cocoll.cuda.toolkit import Toolkit
     from cocoll.kernels.grid_loader import GridLoader
+    from cocoll.plan.ir import Plan
 
 __all__ = ["MEETING", "DeviceSide", "Place"]
 
@@ -42,8 +47,7 @@ __all__ = ["MEETING", "DeviceSide", "Place"]
 MEETING = KernelSpec("sum", DType.INT32, None)
 
 # COCOLL_GRID_* of kernels/grid_abi.h.
-_LATE, _MISMATCH, _POISONED = 1, 2, 3
-_PROBE_BYTES = 64
+_LATE, _MISMATCH, _POISONED, _WIRE = 1, 2, 3, 4
 # How much longer than they may wait kernels take to end.
 _SLACK_SECONDS = 5.0
 _LEGACY_STREAM = 0
@@ -68,9 +72,10 @@ class Place:
 class _Segment:
     """One range of device memory of every rank, given out by the same rules on all of them."""
 
-    def __init__(self, views: list[Memory], rank: int, nbytes: int) -> None:
+    def __init__(self, own: Memory, views: list[Memory], nbytes: int) -> None:
+        self.own = own
+        # Of all ranks, this one's own among them; none where peers' memory is not mapped.
         self.views = views
-        self.own = views[rank]
         self.heap = SymmetricHeap(0, nbytes)
         self.nbytes = nbytes
 
@@ -111,10 +116,25 @@ class DeviceSide:
         With all peers attached.
     loader : GridLoader
         Of kernels.
+    wire_reason : str
+        Why ranks reach each other over NCCL; empty where they map each other's memory.
+    buses : list of str
+        Where each rank's GPU is plugged in.
     """
 
-    def __init__(self, comm: Communicator, endpoint: Endpoint, loader: GridLoader) -> None:
+    def __init__(
+        self,
+        comm: Communicator,
+        endpoint: Endpoint,
+        loader: GridLoader,
+        wire_reason: str,
+        buses: list[str],
+    ) -> None:
         self.endpoint = endpoint
+        self.wire_reason = wire_reason
+        self.buses = buses
+        # What opens NCCL for its own collectives, where those are better than over mapped memory.
+        self.native_toolkit: Toolkit | None = None
         self._loader = loader
         self._segment_bytes = comm.tuning.gpu_segment_bytes
         self._segments: list[_Segment] = []
@@ -132,6 +152,23 @@ class DeviceSide:
     def device(self) -> Device:
         """The rank's GPU."""
         return self.endpoint.device
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether kernels here reach the memory of all peers."""
+        return not self.wire_reason
+
+    def explain(self, plan: Plan) -> str:
+        """Say what a plan does and over what, for people."""
+        nccl = self.endpoint.nccl
+        if self.wire_reason:
+            over = f"over NCCL, because {self.wire_reason}"
+        elif plan.name == "native":
+            over = "over NCCL, which is better at it than kernels over mapped memory"
+        else:
+            over = "over memory that all ranks map"
+        version = "" if nccl is None else f" (NCCL {nccl.version})"
+        return f"{plan.name} {over}{version}\n{render_plan(plan)}"
 
     # --- Memory. ---
 
@@ -180,16 +217,20 @@ class DeviceSide:
             own = Memory.create(self.device, nbytes)
         except CudaError as error:
             problem = str(error)
-        tickets = agree(comm, own.expose() if own else b"", problem)
+        ticket = own.expose() if own and self.is_mapped else b""
+        tickets = agree(comm, ticket, problem)
+        if own is None:
+            raise UsageError(problem)
         views: list[Memory] = []
-        try:
-            for peer, ticket in enumerate(tickets):
-                mine = peer == comm.rank and own
-                views.append(mine or Memory.attach(self.device, ticket, nbytes))
-        except CudaError as error:
-            problem = str(error)
-        agree(comm, b"", problem)
-        return _Segment(views, comm.rank, nbytes)
+        if self.is_mapped:
+            try:
+                for peer, theirs in enumerate(tickets):
+                    mine = own if peer == comm.rank else None
+                    views.append(mine or Memory.attach(self.device, theirs, nbytes))
+            except CudaError as error:
+                problem = str(error)
+            agree(comm, b"", problem)
+        return _Segment(own, views, nbytes)
 
     def zeros(self, shape: tuple[int, ...], dtype: DType) -> DeviceArray:
         """Make a zeroed private array."""
@@ -207,7 +248,9 @@ class DeviceSide:
         return address in self._shards
 
     def place_of(self, address: int, nbytes: int) -> Place | None:
-        """Say where in the symmetric memory an array lies, None if it does not."""
+        """Say where in memory that peers map an array lies, None if it does not."""
+        if not self.is_mapped:
+            return None
         for index, segment in enumerate(self._segments):
             offset = address - segment.own.address
             if offset >= 0 and offset + nbytes <= segment.nbytes:
@@ -228,15 +271,16 @@ class DeviceSide:
             kernels = Kernels(self.device, image)
             self._kernels.append(kernels)
             self._functions[name] = kernels.function(symbol)
-            if COPY_KERNEL not in self._functions:
-                self._functions[COPY_KERNEL] = kernels.function(COPY_KERNEL)
+            for common in COMMON_KERNELS:
+                if common not in self._functions:
+                    self._functions[common] = kernels.function(common)
         return self._functions[name]
 
-    def copy_function(self) -> int:
-        """Give the handle of the kernel that copies."""
-        if COPY_KERNEL not in self._functions:
+    def common_function(self, name: str) -> int:
+        """Give the handle of one of `COMMON_KERNELS`."""
+        if name not in self._functions:
             self.function(MEETING)
-        return self._functions[COPY_KERNEL]
+        return self._functions[name]
 
     # --- Its end. ---
 
@@ -274,12 +318,14 @@ class DeviceSide:
                 f"rank {comm.rank} closed its communicator while an operation on its GPU had not "
                 f"ended"
             )
+            self.endpoint.end_watch()
             leave()
             return
+        self.endpoint.end_watch()
         self.endpoint.detach()
         for segment in self._segments:
-            for peer, view in enumerate(segment.views):
-                if peer != comm.rank:
+            for view in segment.views:
+                if view is not segment.own:
                     view.close()
         leave()
         stop = time.monotonic() + farewell_seconds
@@ -309,7 +355,21 @@ class DeviceSide:
         abort = AbortReason.TIMEOUT if reason == _LATE else AbortReason.EXCEPTION
         if self._error is not None:
             return abort
-        if reason == _LATE:
+        if reason == _LATE and peer < 0:
+            self._error = CommTimeoutError(
+                f"an operation over NCCL ran for {comm.settings.timeout_seconds} s on rank "
+                f"{comm.rank}: another rank did not come, or has gone; the communicator is closed",
+                ranks=(),
+            )
+        elif reason == _WIRE:
+            nccl = self.endpoint.nccl
+            text = str(seen) if nccl is None else nccl.describe(seen)
+            self._error = NcclError(
+                f"NCCL gave up on rank {comm.rank}: {text}; the communicator is closed. "
+                f"NCCL_DEBUG=WARN makes NCCL say more",
+                status=seen,
+            )
+        elif reason == _LATE:
             self._error = CommTimeoutError(
                 f"rank {comm.rank} waited {comm.settings.timeout_seconds} s on its GPU for rank "
                 f"{peer}, which did not come; the communicator is closed",
@@ -319,8 +379,9 @@ class DeviceSide:
             self._error = CollectiveMismatchError(
                 f"ranks {comm.rank} and {peer} asked for different operations on their GPUs, or "
                 f"for arrays at different places of symmetric memory (signatures "
-                f"{wanted >> 32:08x} and {seen >> 32:08x}); nothing has moved, and the "
-                f"communicator is closed",
+                f"{wanted >> 32:08x} and {seen >> 32:08x}); "
+                + ("nothing has moved" if self.is_mapped else "the results are undefined")
+                + ", and the communicator is closed",
                 requests={},
             )
         else:

@@ -192,6 +192,7 @@ class Endpoint {
   bool orphaned() const { return launcher_pid != 0 && getppid() != launcher_pid; }
 
   uint64_t abort_word() const { return own()->abort.load(std::memory_order_acquire); }
+  const void* abort_address() const { return &own()->abort; }
 
   // Whether a rank that this one waits for is gone. What it published before it went is visible
   // after it is seen to be gone, so a rank is lost only when a poll after the sighting still fails.

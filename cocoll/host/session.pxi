@@ -166,6 +166,10 @@ cdef class CommunicatorBase:
             return None
         return int(word & 0xffffff), int((word >> 32) - 1), int((word >> 24) & 0xff)
 
+    def _abort_address(self):
+        """Give where the word lies that is set when the communicator is given up; lives with it."""
+        return <size_t>self.session.get().endpoint.abort_address()
+
     def _abort(self, int reason):
         """Give the communicator up on all ranks; in a forked child, nothing."""
         if self._is_inherited():

@@ -13,10 +13,19 @@ from cocoll.kernels.spec import KernelSpec, reduction_type
 if TYPE_CHECKING:
     from cocoll.epilogues.traced import Operand, Result
 
-__all__ = ["COPY_KERNEL", "check_grid_limits", "grid_kernel_name", "render_grid_kernels"]
+__all__ = [
+    "COMMON_KERNELS",
+    "COMPARE_KERNEL",
+    "COPY_KERNEL",
+    "check_grid_limits",
+    "grid_kernel_name",
+    "render_grid_kernels",
+]
 
-#: The symbol of the kernel that copies bytes, which every source has.
+#: The symbols of kernels that every source has: one copies bytes, one compares what the ranks say.
 COPY_KERNEL = "cocoll_grid_copy_bytes"
+COMPARE_KERNEL = "cocoll_grid_compare"
+COMMON_KERNELS = (COPY_KERNEL, COMPARE_KERNEL)
 
 _PREAMBLE = '#include "cocoll/kernels/grid.h"\n'
 _PACK_BYTES = 16
@@ -88,10 +97,11 @@ def render_grid_kernels(specs: Sequence[KernelSpec]) -> str:
     UnsupportedError
         An epilogue has more arrays or scalars than a launch can hand over.
     """
-    copies = (
-        f"COCOLL_GRID_KERNEL({COPY_KERNEL}) {{ cocoll::copy_grid(call, COCOLL_GRID_PLACE); }}\n"
-    )
-    parts = [_PREAMBLE, copies]
+    parts = [_PREAMBLE]
+    for symbol, function in zip(COMMON_KERNELS, ("copy_grid", "compare_grid"), strict=True):
+        parts.append(
+            f"COCOLL_GRID_KERNEL({symbol}) {{ cocoll::{function}(call, COCOLL_GRID_PLACE); }}\n"
+        )
     for spec in specs:
         check_grid_limits(spec)
         parts += [

@@ -239,9 +239,8 @@ class _RankUnroller:
                 elif event.iteration < after.lag:
                     continue
                 else:
-                    node = self._completion(event, after.lane, event.iteration - after.lag)
-                    if node is None:
-                        node = ends[after.lane]
+                    later = self._completion(event, after.lane, event.iteration - after.lag)
+                    node = ends[after.lane] if later is None else later
                 self._trace.before[event.begin].append(node)
 
     def _completion(self, event: Event, lane: int, iteration: int) -> int | None:

@@ -97,5 +97,8 @@ class Watch:
         return text.decode()
 
     def allocations(self) -> int:
-        """Give how many pieces of memory there are."""
-        return int(self._library.emulated_allocation_count())
+        """Give how many pieces of memory and communicators of NCCL there are."""
+        return int(
+            self._library.emulated_allocation_count()
+            + self._library.emulated_nccl_communicator_count()
+        )

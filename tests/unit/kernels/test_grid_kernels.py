@@ -23,7 +23,7 @@ from cocoll.kernels.grid_compiler import (
     read_report,
 )
 from cocoll.kernels.grid_spec import (
-    COPY_KERNEL,
+    COMMON_KERNELS,
     check_grid_limits,
     grid_kernel_name,
     render_grid_kernels,
@@ -55,7 +55,7 @@ def one_of_each_family() -> list[KernelSpec]:
 def test_every_specification_has_a_kernel() -> None:
     text = render_grid_kernels(SPECS)
     names = re.findall(r"COCOLL_GRID_KERNEL\((\w+)\)", text)
-    assert names == [COPY_KERNEL, *(grid_kernel_name(spec) for spec in SPECS)]
+    assert names == [*COMMON_KERNELS, *(grid_kernel_name(spec) for spec in SPECS)]
     assert len(set(names)) == len(SPECS) + 1
 
 
@@ -148,7 +148,7 @@ def test_nothing_lies_in_local_memory(
     kernels: list[KernelSpec], targets: tuple[str, ...], tmp_path: Path
 ) -> None:
     found = precompile(kernels, targets, tmp_path)
-    names = [COPY_KERNEL, *(grid_kernel_name(spec) for spec in kernels)]
+    names = [*COMMON_KERNELS, *(grid_kernel_name(spec) for spec in kernels)]
     assert set(found) == {(target, name) for target in targets for name in names}
     for (target, name), resources in found.items():
         assert (resources.stack_bytes, resources.spill_bytes) == (0, 0), (target, name)

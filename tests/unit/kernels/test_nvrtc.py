@@ -14,7 +14,7 @@ from cocoll.errors import CompileError, CompilerNotFoundError, KernelError
 from cocoll.kernels.catalogue import specs
 from cocoll.kernels.grid_compiler import GPU_TARGETS, read_report
 from cocoll.kernels.grid_loader import GridLoader
-from cocoll.kernels.grid_spec import COPY_KERNEL, grid_kernel_name, render_grid_kernels
+from cocoll.kernels.grid_spec import COMMON_KERNELS, grid_kernel_name, render_grid_kernels
 from cocoll.kernels.nvrtc import Nvrtc, find_nvrtc, grid_headers
 from cocoll.kernels.spec import KernelSpec
 from tests.unit.kernels.test_grid_kernels import one_of_each_family
@@ -36,7 +36,7 @@ def check(nvrtc: Nvrtc, kernels: list[KernelSpec], target: str) -> None:
     compiled = nvrtc.compile(render_grid_kernels(kernels), target, grid_headers())
     assert compiled.cubin.startswith(b"\x7fELF")
     found = read_report(compiled.log)
-    assert set(found) == {COPY_KERNEL, *(grid_kernel_name(spec) for spec in kernels)}
+    assert set(found) == {*COMMON_KERNELS, *(grid_kernel_name(spec) for spec in kernels)}
     for name, resources in found.items():
         assert (resources.stack_bytes, resources.spill_bytes) == (0, 0), (target, name)
         assert resources.registers <= 128, (target, name)

@@ -172,7 +172,9 @@ large = st.integers(0, 2**40)
 views = st.builds(
     View, st.sampled_from(list(Buffer)), small, st.integers(1, 8), small, small, large, small, large
 )
-afters = st.lists(st.builds(After, small, st.one_of(st.none(), st.integers(-2, 5))), max_size=2).map(tuple)
+afters = st.lists(
+    st.builds(After, small, st.one_of(st.none(), st.integers(-2, 5))), max_size=2
+).map(tuple)
 view_lists = st.lists(views, max_size=3).map(tuple)
 blocks = st.integers(-1, 5)
 

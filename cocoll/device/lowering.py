@@ -1,0 +1,278 @@
+"""Plans as steps on streams: what the executor for GPUs runs of a plan that sends and receives.
+
+The lanes that use the wire go to the caller's stream, in the order that the plan gives them, and
+those that compute to a stream of the communicator's own, so that both work at the same time. What a
+step waits for in a lane of the other stream becomes an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cocoll.device.launches import add_copy, add_reduction
+from cocoll.dtypes import DType
+from cocoll.errors import UnsupportedError
+from cocoll.plan.ir import (
+    After,
+    Buffer,
+    Copy,
+    Loop,
+    Native,
+    Plan,
+    Receive,
+    Reduce,
+    Send,
+    Step,
+    View,
+    block_elements,
+    block_range,
+    chunk_range,
+    loop_iterations,
+)
+
+if TYPE_CHECKING:
+    from cocoll.cuda.binding import Operation
+    from cocoll.device.request import Request
+
+__all__ = ["NCCL_OPS", "NCCL_TYPES", "lower_plan"]
+
+#: What NCCL calls element types and reductions (ncclDataType_t, ncclRedOp_t).
+NCCL_TYPES = {
+    DType.UINT8: 1,
+    DType.INT32: 2,
+    DType.INT64: 4,
+    DType.FLOAT16: 6,
+    DType.FLOAT32: 7,
+    DType.FLOAT64: 8,
+    DType.BFLOAT16: 9,
+}
+NCCL_OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
+
+_CALLERS, _OWN = 0, 1
+
+
+@dataclass
+class _Batch:
+    """What one lane does without a stop: a step, or the sends and receives of a group."""
+
+    iteration: int
+    loop: Loop
+    steps: list[Step]
+    ends_iteration: bool
+
+
+@dataclass
+class _Lane:
+    index: int
+    stream: int
+    batches: list[_Batch]
+    next: int = 0
+    completed: int = 0  # iterations whose steps have been issued
+    # Events behind iterations that a lane on the other stream waits for; None: behind the last one.
+    events: dict[int | None, int] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        return self.next == len(self.batches)
+
+
+def lower_plan(plan: Plan, request: Request, operation: Operation) -> None:
+    """Add the steps of a plan, without its arrival, to an operation.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of steps reduce, copy, send, receive and native, over this rank's own memory.
+    request : Request
+        The arrays, and what the plan's reductions compute.
+    operation : Operation
+        To which they are added.
+
+    Raises
+    ------
+    UnsupportedError
+        The plan has other steps.
+    """
+    _Lowering(plan, request, operation).run()
+
+
+class _Lowering:
+    def __init__(self, plan: Plan, request: Request, operation: Operation) -> None:
+        self._plan = plan
+        self._request = request
+        self._operation = operation
+        self._length = block_elements(request.count, plan.world_size, plan.alignment_elements)
+        wires = [_uses_wire(lane.loops) for lane in plan.fragment.lanes]
+        self._lanes = [
+            _Lane(index, _CALLERS if wire or not any(wires) else _OWN, self._cut(lane.loops))
+            for index, (lane, wire) in enumerate(zip(plan.fragment.lanes, wires, strict=True))
+        ]
+        # The last event of the other stream that each stream has waited for.
+        self._seen = {_CALLERS: -1, _OWN: -1}
+        self._awaited = {
+            (after.lane, self._iteration_of(after, batch.iteration))
+            for lane in self._lanes
+            for batch in lane.batches
+            for step in batch.steps
+            for after in step.after
+            if self._lanes[after.lane].stream != lane.stream
+        }
+
+    def run(self) -> None:
+        both = any(lane.stream == _OWN for lane in self._lanes)
+        if both:
+            self._operation.wait_for(self._operation.record(_CALLERS), _OWN)
+        while not all(lane.ended for lane in self._lanes):
+            ready = next(lane for lane in self._lanes if not lane.ended and self._is_ready(lane))
+            self._issue(ready)
+        if both:
+            self._operation.wait_for(self._operation.record(_OWN), _CALLERS)
+
+    # --- The order in which lanes take turns. ---
+
+    def _cut(self, loops: Sequence[Loop]) -> list[_Batch]:
+        return [
+            _Batch(iteration, loop, steps, last)
+            for loop in loops
+            for iteration in loop_iterations(loop, self._request.count, self._length)
+            for steps, last in _grouped(loop.steps)
+        ]
+
+    def _iteration_of(self, after: After, iteration: int) -> int | None:
+        """Give which iteration of a lane is waited for; None: its last one."""
+        if after.lag is None:
+            return None
+        wanted = iteration - after.lag
+        batches = self._lanes[after.lane].batches
+        return None if not batches or wanted >= batches[-1].iteration else wanted
+
+    def _is_ready(self, lane: _Lane) -> bool:
+        batch = lane.batches[lane.next]
+        for step in batch.steps:
+            for after in step.after:
+                other = self._lanes[after.lane]
+                wanted = self._iteration_of(after, batch.iteration)
+                if not other.ended and (wanted is None or other.completed <= wanted):
+                    return False
+        return True
+
+    def _issue(self, lane: _Lane) -> None:
+        batch = lane.batches[lane.next]
+        for step in batch.steps:
+            for after in step.after:
+                other = self._lanes[after.lane]
+                wanted = self._iteration_of(after, batch.iteration)
+                # Below 0: nothing to wait for, in the lane's first iterations.
+                if other.stream == lane.stream or (wanted is not None and wanted < 0):
+                    continue
+                event = other.events[wanted]
+                if event > self._seen[lane.stream]:
+                    self._operation.wait_for(event, lane.stream)
+                    self._seen[lane.stream] = event
+        grouped = len(batch.steps) > 1
+        if grouped:
+            self._operation.begin_group(lane.stream)
+        for step in batch.steps:
+            self._add(step, batch, lane.stream)
+        if grouped:
+            self._operation.end_group(lane.stream)
+        lane.next += 1
+        if batch.ends_iteration:
+            lane.completed = batch.iteration + 1
+            keys = {batch.iteration, None} if lane.ended else {batch.iteration}
+            if any((lane.index, key) in self._awaited for key in keys):
+                event = self._operation.record(lane.stream)
+                lane.events.update(dict.fromkeys(keys, event))
+
+    # --- Steps. ---
+
+    def _add(self, step: Step, batch: _Batch, stream: int) -> None:
+        operation, count = self._operation, self._request.count
+        if not isinstance(step, Copy | Reduce | Send | Receive | Native):
+            raise UnsupportedError(
+                f"plan {self._plan.name!r} has a step that the executor for GPUs does not run: "
+                f"{type(step).__name__.lower()}"
+            )
+        iteration = batch.iteration
+        first, stop = chunk_range(batch.loop, step.block, iteration, count, self._length)
+        if isinstance(step, Native):
+            self._add_native(step, stop - first, stream)
+            return
+        if first >= stop:
+            return
+        if isinstance(step, Reduce):
+            self._add_reduce(step, iteration, first, stop, stream)
+            return
+        view = step.destination if isinstance(step, Receive) else step.source
+        place = self._locate(view, iteration, first)
+        nbytes = (stop - first) * view.itemsize_bytes
+        if isinstance(step, Send):
+            operation.send(step.peer, place, nbytes, stream)
+        elif isinstance(step, Receive):
+            operation.receive(step.peer, place, nbytes, stream)
+        else:
+            to = self._locate(step.destination, iteration, first)
+            add_copy(self._request.side, operation, to, place, nbytes, stream)
+
+    def _add_reduce(self, step: Reduce, iteration: int, first: int, stop: int, stream: int) -> None:
+        def origin_of(view: View) -> int:
+            # Where element 0 of the vector would lie.
+            return self._locate(view, iteration, first) - first * view.itemsize_bytes
+
+        add_reduction(
+            self._request,
+            self._operation,
+            first,
+            stop,
+            [origin_of(view) for view in step.sources],
+            [[origin_of(view) for view in views] for views in step.destinations],
+            largest=stop - first,
+            alone=True,
+            stream=stream,
+        )
+
+    def _add_native(self, step: Native, elements: int, stream: int) -> None:
+        operation, request = self._operation, self._request
+        itemsize = step.source.itemsize_bytes
+        begin, _ = block_range(step.source_block, request.count, self._length)
+        source = self._locate(step.source, 0, begin)
+        result = self._locate(step.destination, 0, 0)
+        if step.name == "allreduce":
+            dtype, op = request.spec.source_dtype, request.spec.op
+            operation.all_reduce(result, source, elements, NCCL_TYPES[dtype], NCCL_OPS[op], stream)
+        elif step.name == "allgather":
+            operation.all_gather(result, source, self._length * itemsize, stream)
+        else:
+            operation.broadcast(result, source, elements * itemsize, step.root, stream)
+
+    def _locate(self, view: View, iteration: int, first: int) -> int:
+        """Give where element `first`, with which a chunk begins, lies of a view."""
+        request = self._request
+        if view.buffer is Buffer.STAGING:
+            base = request.side.endpoint.window(view.rank) + view.offset_bytes
+            if view.slots:
+                return base + iteration % view.slots * view.slot_bytes
+            return base + first * view.itemsize_bytes
+        array = request.source if view.buffer is Buffer.SOURCE else request.results[view.index]
+        origin, _ = block_range(view.origin, request.count, self._length)
+        return array.address + (first - origin) * view.itemsize_bytes
+
+
+def _uses_wire(loops: Sequence[Loop]) -> bool:
+    return any(isinstance(step, Send | Receive | Native) for loop in loops for step in loop.steps)
+
+
+def _grouped(steps: Sequence[Step]) -> Iterator[tuple[list[Step], bool]]:
+    """Give what moves as one, and whether it is the last of an iteration."""
+    batches: list[list[Step]] = []
+    for step in steps:
+        last = batches[-1][-1] if batches else None
+        group = step.group if isinstance(step, Send | Receive) else 0
+        if group and isinstance(last, Send | Receive) and last.group == group:
+            batches[-1].append(step)
+        else:
+            batches.append([step])
+    for number, batch in enumerate(batches, 1):
+        yield batch, number == len(batches)
