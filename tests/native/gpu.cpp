@@ -201,7 +201,7 @@ class Rank {
     cocoll_grid_call call = make_call(which);
     if (odd) call.signature = 0;
     cuda::Sequence sequence;
-    sequence.launch(function_, call, operation.blocks);
+    sequence.launch(function_, call, operation.blocks, 0);
     uint64_t number = 0;
     CHECK(executor_->run(sequence, stream, &number));
     CHECK(driver_.memcpy_async(address(output->data()), address(array(rank_, which, 1)), bytes,

@@ -138,8 +138,8 @@ HUNTS = (
         Plant(
             "no event between streams",
             EXECUTOR,
-            "capturing == kCaptureNone && last_ != nullptr",
-            "capturing == kCaptureNone && stream == nullptr",
+            "if (last_ != nullptr) result =",
+            "if (last_ != nullptr && stream == nullptr) result =",
         ),
         *("thread", "threads", "eager", (RACE_STATUS, WRONG_RESULT)),
     ),
@@ -174,8 +174,8 @@ HUNTS = (
         Plant(
             "events in a capture",
             EXECUTOR,
-            "if (capturing != kCaptureNone) return result;",
-            "if (capturing == kCaptureNone && result != kSuccess) return result;",
+            "if (capturing != kCaptureNone) return queue_all(sequence, stream);",
+            "if (capturing != kCaptureNone && stream == nullptr) return kSuccess;",
         ),
         *("plain", "threads", "graph", (WRONG_RESULT,)),
     ),

@@ -57,14 +57,14 @@ def test_one_rank(nccl: Nccl, mode: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("mode", (*MODES, *MODES_OF_SEVERAL))
+@pytest.mark.parametrize("mode", [*MODES, *MODES_OF_SEVERAL])
 def test_threads(nccl: Nccl, mode: str) -> None:
     for world_size in (2, 3):
         done = nccl.run(world_size, "threads", mode, COCOLL_EMULATED_SEED=str(world_size))
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("mode", (*MODES, *MODES_OF_SEVERAL))
+@pytest.mark.parametrize("mode", [*MODES, *MODES_OF_SEVERAL])
 def test_processes(nccl_of_processes: Nccl, mode: str) -> None:
     for world_size in (2, 4):
         done = nccl_of_processes.run(world_size, "processes", mode)
