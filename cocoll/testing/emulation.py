@@ -64,7 +64,7 @@ def emulate_device(cache_dir: Path) -> Toolkit:
         There is no C++ compiler.
     """
     compiler = find_compiler(os.environ)
-    options = ["-std=c++17", "-O2", "-fPIC", "-pthread", "-I", str(_ROOT), *map(str, _SOURCES[1:])]
+    options = ["-std=c++17", "-O1", "-fPIC", "-pthread", "-I", str(_ROOT), *map(str, _SOURCES[1:])]
     headers = [path for name in ("cuda", "kernels", "testing") for path in _headers(name)]
     texts = [path.read_text(encoding="utf-8") for path in (*_SOURCES, *headers)]
     cache = KernelCache(cache_dir / "emulation")

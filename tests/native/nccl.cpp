@@ -1,7 +1,7 @@
 // The emulated NCCL, of which tests of what uses it must be able to say that it does as NCCL does.
 //
 //   nccl LIBRARY WORLD_SIZE SEED threads|processes MODE
-//   MODE: messages, collectives, order, split, graph, disagreement, refusal, misuse
+//   MODE: messages, collectives, order, split, graph, disagreement, refusal, misuse, memory
 
 #include "cocoll/cuda/nccl.h"
 
@@ -14,118 +14,19 @@
 #include <vector>
 
 #include "checks.h"
-#include "cocoll/kernels/dtypes.h"
 #include "launch.h"
+#include "nccl_collectives.h"
 
 namespace {
 
 namespace cuda = cocoll::cuda;
-using cocoll::native_tests::leave;
+using namespace cocoll::native_tests;
 
-constexpr int kMostRanks = 8;
 constexpr int kThreadsOwnCapture = 1;
-constexpr int kFloat32 = 7;
-constexpr size_t kShared = 4096;
-enum Op { kSum, kProduct, kMaximum, kMinimum, kAverage, kOps };
-
-// What else the library has.
-struct Extras {
-  cuda::Result (*clear_words)(cuda::DevicePointer pointer, unsigned value, size_t words,
-                              cuda::Stream stream);
-  cuda::Result (*begin)(cuda::Stream stream, int mode);
-  cuda::Result (*end)(cuda::Stream stream, void** graph);
-  cuda::Result (*launch)(void* graph, cuda::Stream stream);
-  cuda::Result (*destroy)(void* graph);
-  int (*faults)();
-  const char* (*fault_text)();
-  int (*allocations)();
-  int (*communicators)();
-};
-
-// Where ranks meet, whether they are threads or processes.
-struct Lobby {
-  std::atomic<int> arrived;
-  cuda::NcclUniqueId id;
-  float results[kMostRanks][kShared];
-};
-
-struct Options {
-  std::string library, mode;
-  int world_size;
-  unsigned seed;
-  bool as_processes;
-};
-
-#define CHECK(call)                                                              \
-  do {                                                                           \
-    const cuda::Result result_ = (call);                                         \
-    EXPECT(result_ == cuda::kSuccess, "%s", describe(driver_, result_).c_str()); \
-  } while (false)
-
-#define CHECK_NCCL(call)                                                           \
-  do {                                                                             \
-    const cuda::NcclResult result_ = (call);                                       \
-    EXPECT(result_ == cuda::kNcclSuccess, "%s", describe(nccl_, result_).c_str()); \
-  } while (false)
-
-// Memory on the device, and the same on the host.
-template <class T>
-struct Array {
-  const cuda::Driver* driver;
-  cuda::DevicePointer device = 0;
-  std::vector<T> host;
-
-  Array(const cuda::Driver* driver, size_t count) : driver(driver), host(count) {
-    if (driver->mem_alloc(&device, bytes() + 1) != cuda::kSuccess) leave("no memory", 70);
-  }
-  Array(const Array&) = delete;
-  ~Array() { driver->mem_free(device); }
-
-  size_t bytes() const { return host.size() * sizeof(T); }
-  cuda::DevicePointer at(size_t index) const { return device + index * sizeof(T); }
-  void put(cuda::Stream stream) { driver->memcpy_async(device, address(), bytes(), stream); }
-  void get(cuda::Stream stream) { driver->memcpy_async(address(), device, bytes(), stream); }
-  cuda::DevicePointer address() { return reinterpret_cast<cuda::DevicePointer>(host.data()); }
-};
-
-template <class T>
-typename cocoll::AccumulateOf<T>::Type computed(int op, size_t index, int world_size,
-                                                int (*value)(int, size_t)) {
-  int result = value(0, index);
-  for (int rank = 1; rank < world_size; ++rank) {
-    const int next = value(rank, index);
-    switch (op) {
-      case kProduct:
-        result *= next;
-        break;
-      case kMaximum:
-        result = result < next ? next : result;
-        break;
-      case kMinimum:
-        result = next < result ? next : result;
-        break;
-      default:
-        result += next;
-        break;
-    }
-  }
-  typedef typename cocoll::AccumulateOf<T>::Type C;
-  return op == kAverage ? static_cast<C>(static_cast<C>(result) / static_cast<C>(world_size))
-                        : static_cast<C>(result);
-}
-
-// Small enough for every type to hold every result.
-int small_value(int rank, size_t index) {
-  return 1 + static_cast<int>((index * 7 + static_cast<size_t>(rank) * 5) % 3);
-}
-
-class Rank {
+class Rank : public NcclCollectives {
  public:
   Rank(const Options& options, Lobby* lobby, int rank)
-      : options_(options),
-        lobby_(lobby),
-        rank_(rank),
-        world_size_(options.world_size),
+      : NcclCollectives(options, lobby, rank),
         random_(options.seed * 31 + static_cast<unsigned>(rank)) {}
 
   void run() {
@@ -144,73 +45,15 @@ class Rank {
       if (options_.mode == "misuse") {
         capture_wrongly();
         use_wrongly(comm);
+        destroy_too_early();
       }
+      if (options_.mode == "memory") look_at_memory();
       CHECK_NCCL(nccl_.comm_destroy(comm));
     }
     finish();
   }
 
  private:
-  void start() {
-    const char* path = options_.library.c_str();
-    if (cuda::load_driver(path, &driver_).status != cuda::LoadStatus::kLoaded) leave(path, 64);
-    const cuda::LoadError error = cuda::load_nccl(path, &nccl_);
-    if (error.status != cuda::LoadStatus::kLoaded) leave(error.detail.c_str(), 65);
-    void* library = dlopen(path, RTLD_NOW);
-    const auto resolve = [&](auto* function, const char* name) {
-      *function = reinterpret_cast<std::decay_t<decltype(*function)>>(dlsym(library, name));
-      if (*function == nullptr) leave(name, 64);
-    };
-    resolve(&extras_.clear_words, "cuMemsetD32Async");
-    resolve(&extras_.begin, "cuStreamBeginCapture_v2");
-    resolve(&extras_.end, "cuStreamEndCapture");
-    resolve(&extras_.launch, "cuGraphLaunch");
-    resolve(&extras_.destroy, "cuGraphDestroy");
-    resolve(&extras_.faults, "emulated_fault_count");
-    resolve(&extras_.fault_text, "emulated_faults");
-    resolve(&extras_.allocations, "emulated_allocation_count");
-    resolve(&extras_.communicators, "emulated_nccl_communicator_count");
-    int count = 0;
-    CHECK(driver_.device_get_count(&count));
-    cuda::Context context;
-    CHECK(driver_.primary_context_retain(&context, rank_ % count));
-    CHECK(driver_.context_set_current(context));
-    for (cuda::Stream& stream : streams_) CHECK(driver_.stream_create(&stream, 1));
-  }
-
-  void finish() {
-    for (cuda::Stream stream : streams_) CHECK(driver_.stream_destroy(stream));
-    meet();
-    EXPECT(extras_.faults() == wanted_faults_ * (options_.as_processes ? 1 : world_size_),
-           "%d faults:\n%s", extras_.faults(), extras_.fault_text());
-    EXPECT(extras_.allocations() == 0, "%d", extras_.allocations());
-    EXPECT(extras_.communicators() == 0, "%d", extras_.communicators());
-    meet();
-  }
-
-  void meet() {
-    const int wanted = world_size_ * ++meetings_;
-    lobby_->arrived.fetch_add(1);
-    while (lobby_->arrived.load() < wanted) usleep(50);
-  }
-
-  void meet_with_id() {
-    if (rank_ == 0) CHECK_NCCL(nccl_.get_unique_id(&lobby_->id));
-    meet();
-  }
-
-  cuda::NcclCommunicator connect() {
-    meet_with_id();
-    cuda::NcclCommunicator comm = nullptr;
-    CHECK_NCCL(nccl_.comm_init_rank(&comm, world_size_, lobby_->id, rank_));
-    meet();
-    return comm;
-  }
-
-  void synchronize() {
-    for (cuda::Stream stream : streams_) CHECK(driver_.stream_synchronize(stream));
-  }
-
   // Messages of all sizes to all ranks at once, its own included, several between each two.
   void exchange(cuda::NcclCommunicator comm) {
     const size_t sizes[] = {0, 1, 100, 65536, 300001};
@@ -246,123 +89,6 @@ class Rank {
 
   static unsigned char byte_of(int rank, size_t index) {
     return static_cast<unsigned char>(index * 31 + index / 256 + static_cast<size_t>(rank) * 77);
-  }
-
-  void reduce_all(cuda::NcclCommunicator comm) {
-    reduce_type<int8_t>(comm, 0);
-    reduce_type<uint8_t>(comm, 1);
-    reduce_type<int32_t>(comm, 2);
-    reduce_type<uint32_t>(comm, 3);
-    reduce_type<int64_t>(comm, 4);
-    reduce_type<uint64_t>(comm, 5);
-    reduce_type<cocoll::float16>(comm, 6);
-    reduce_type<float>(comm, kFloat32);
-    reduce_type<double>(comm, 8);
-    reduce_type<cocoll::bfloat16>(comm, 9);
-    add_like_a_ring(comm);
-  }
-
-  template <class T>
-  static T stored(int value) {
-    return cocoll::narrow<T>(static_cast<typename cocoll::AccumulateOf<T>::Type>(value));
-  }
-
-  template <class T>
-  void reduce_type(cuda::NcclCommunicator comm, int type) {
-    const size_t ranks = static_cast<size_t>(world_size_), own = static_cast<size_t>(rank_);
-    const size_t count = type == kFloat32 ? 50021 : 203, all = count * ranks;
-    Array<T> from(&driver_, all), to(&driver_, all);
-    const cuda::Stream stream = streams_[0];
-    const auto fill = [&](Array<T>* array) {
-      for (size_t i = 0; i < all; ++i) array->host[i] = stored<T>(small_value(rank_, i));
-      array->put(stream);
-    };
-    const auto compare = [&](const char* what, int op, size_t begin, size_t first) {
-      for (size_t i = 0; i < count; ++i) {
-        const T wanted = cocoll::narrow<T>(computed<T>(op, first + i, world_size_, small_value));
-        const bool equal = memcmp(&to.host[begin + i], &wanted, sizeof(T)) == 0;
-        EXPECT(equal, "%s of type %d, op %d, element %zu of rank %d", what, type, op, i, rank_);
-      }
-    };
-    fill(&from);
-    for (int op = 0; op < kOps; ++op) {
-      CHECK_NCCL(nccl_.all_reduce(from.device, to.device, count, type, op, comm, stream));
-      to.get(stream);
-      synchronize();
-      compare("an all-reduce", op, 0, 0);
-      fill(&to);
-      CHECK_NCCL(nccl_.all_reduce(to.device, to.device, count, type, op, comm, stream));
-      to.get(stream);
-      synchronize();
-      compare("an all-reduce in place", op, 0, 0);
-      CHECK_NCCL(nccl_.reduce_scatter(from.device, to.device, count, type, op, comm, stream));
-      to.get(stream);
-      synchronize();
-      compare("a reduce-scatter", op, 0, own * count);
-      fill(&to);
-      const cuda::DevicePointer mine = to.at(own * count);
-      CHECK_NCCL(nccl_.reduce_scatter(to.device, mine, count, type, op, comm, stream));
-      to.get(stream);
-      synchronize();
-      compare("a reduce-scatter in place", op, own * count, own * count);
-    }
-    for (const bool in_place : {false, true}) {
-      fill(&to);
-      const cuda::DevicePointer mine = in_place ? to.at(own * count) : from.at(own * count);
-      CHECK_NCCL(nccl_.all_gather(mine, to.device, count, type, comm, stream));
-      to.get(stream);
-      synchronize();
-      for (size_t i = 0; i < all; ++i) {
-        const T wanted = stored<T>(small_value(static_cast<int>(i / count), i));
-        EXPECT(memcmp(&to.host[i], &wanted, sizeof(T)) == 0, "an all-gather, type %d", type);
-      }
-    }
-    for (int root = 0; root < world_size_; ++root) {
-      const bool in_place = root % 2 == 0;
-      fill(&to);
-      // Only the root's input is read.
-      const cuda::DevicePointer input = in_place ? to.device : root == rank_ ? from.device : 0;
-      CHECK_NCCL(nccl_.broadcast(input, to.device, count, type, root, comm, stream));
-      to.get(stream);
-      synchronize();
-      for (size_t i = 0; i < count; ++i) {
-        const T wanted = stored<T>(small_value(root, i));
-        EXPECT(memcmp(&to.host[i], &wanted, sizeof(T)) == 0, "a broadcast, type %d", type);
-      }
-    }
-  }
-
-  static float rough_value(int rank, size_t index) {
-    const unsigned mixed =
-        (static_cast<unsigned>(index) * 64 + static_cast<unsigned>(rank)) * 2654435761u;
-    return static_cast<float>(mixed ^ mixed >> 15) / 7.0f;
-  }
-
-  // Sums whose bits depend on the order: a ring's, and the same on all ranks.
-  void add_like_a_ring(cuda::NcclCommunicator comm) {
-    Array<float> array(&driver_, kShared);
-    for (size_t i = 0; i < kShared; ++i) array.host[i] = rough_value(rank_, i);
-    array.put(streams_[0]);
-    CHECK_NCCL(
-        nccl_.all_reduce(array.device, array.device, kShared, kFloat32, kSum, comm, streams_[0]));
-    array.get(streams_[0]);
-    synchronize();
-    memcpy(lobby_->results[rank_], array.host.data(), array.bytes());
-    meet();
-    EXPECT(memcmp(lobby_->results[0], array.host.data(), array.bytes()) == 0, "ranks differ");
-    const size_t ranks = static_cast<size_t>(world_size_);
-    const size_t block = (kShared + ranks - 1) / ranks;
-    size_t unlike = 0;
-    for (size_t i = 0; i < kShared; ++i) {
-      float ring = 0, straight = 0;
-      for (size_t step = 0; step < ranks; ++step) {
-        ring += rough_value(static_cast<int>((i / block + 1 + step) % ranks), i);
-        straight += rough_value(static_cast<int>(step), i);
-      }
-      EXPECT(array.host[i] == ring, "element %zu", i);
-      unlike += array.host[i] != straight ? 1 : 0;
-    }
-    EXPECT(world_size_ < 3 || unlike > 0, "the order of ranks is no ring's");
   }
 
   // Operations on streams that nothing else orders, which are not the same on all ranks.
@@ -403,7 +129,18 @@ class Rank {
       cuda::NcclCommunicator part = nullptr;
       CHECK_NCCL(nccl_.comm_split(comm, color, -rank_, &part, nullptr));
       EXPECT((part == nullptr) == is_last, "rank %d", rank_);
-      if (is_last) continue;
+      Array<int> ranks(&driver_, static_cast<size_t>(world_size_));
+      // Of two communicators in one group, on two streams.
+      CHECK_NCCL(nccl_.group_start());
+      ranks.host[static_cast<size_t>(rank_)] = rank_;
+      ranks.put(streams_[1]);
+      const cuda::DevicePointer mine = ranks.at(static_cast<size_t>(rank_));
+      CHECK_NCCL(nccl_.all_gather(mine, ranks.device, 1, 2, comm, streams_[1]));
+      if (is_last) {
+        CHECK_NCCL(nccl_.group_end());
+        synchronize();
+        continue;
+      }
       std::vector<int> members;
       for (int peer = world_size_ - 2; peer >= 0; --peer) {
         if (peer % 2 == color) members.push_back(peer);
@@ -415,9 +152,14 @@ class Rank {
         array.put(streams_[0]);
         CHECK_NCCL(nccl_.all_gather(array.at(place), array.device, 1, 2, part, streams_[0]));
       }
+      CHECK_NCCL(nccl_.group_end());
       array.get(streams_[0]);
+      ranks.get(streams_[1]);
       synchronize();
       EXPECT(array.host == members, "rank %d", rank_);
+      for (int peer = 0; peer < world_size_; ++peer) {
+        EXPECT(ranks.host[static_cast<size_t>(peer)] == peer, "rank %d", rank_);
+      }
       CHECK_NCCL(nccl_.comm_destroy(part));
     }
   }
@@ -579,22 +321,18 @@ class Rank {
     CHECK(driver_.event_create(&outside, cuda::kEventDisableTiming));
     Array<unsigned> words(&driver_, 10);
     void* graph = nullptr;
-    const auto expect = [&](int result, int wanted) {
-      EXPECT(result == wanted, "%d", result);
-      ++wanted_faults_;
-    };
     CHECK(driver_.event_record(outside, side));
     CHECK(extras_.begin(main, kThreadsOwnCapture));
-    expect(driver_.stream_wait_event(main, outside, 0), 905);
+    expect_fault(driver_.stream_wait_event(main, outside, 0), 905);
     CHECK(driver_.event_record(event, main));
     EXPECT(driver_.event_query(event) == cuda::kCaptureUnsupported, "in a capture");
     CHECK(driver_.stream_wait_event(side, event, 0));
     CHECK(extras_.clear_words(words.device, 1, 10, side));
-    expect(extras_.end(side, &graph), 903);
-    expect(extras_.end(main, &graph), 904);
+    expect_fault(extras_.end(side, &graph), 903);
+    expect_fault(extras_.end(main, &graph), 904);
     EXPECT(graph == nullptr, "no graph");
-    expect(driver_.event_query(event), 907);
-    expect(driver_.stream_wait_event(side, event, 0), 907);
+    expect_fault(driver_.event_query(event), 907);
+    expect_fault(driver_.stream_wait_event(side, event, 0), 907);
     CHECK(driver_.event_record(event, main));
     CHECK(driver_.stream_wait_event(side, event, 0));
     synchronize();
@@ -607,16 +345,12 @@ class Rank {
   void use_wrongly(cuda::NcclCommunicator comm) {
     const auto [main, side] = streams_;
     Array<int> array(&driver_, 100);
-    const auto expect = [&](int result, int wanted) {
-      EXPECT(result == wanted, "%d", result);
-      ++wanted_faults_;
-    };
-    expect(nccl_.send(array.address(), 100, 2, 0, comm, main), 4);
-    expect(nccl_.send(array.device, 101, 2, 0, comm, main), 4);
-    expect(nccl_.all_reduce(array.device, array.at(1), 50, 2, kSum, comm, main), 4);
+    expect_fault(nccl_.send(array.address(), 100, 2, 0, comm, main), 4);
+    expect_fault(nccl_.send(array.device, 101, 2, 0, comm, main), 4);
+    expect_fault(nccl_.all_reduce(array.device, array.at(1), 50, 2, kSum, comm, main), 4);
     CHECK_NCCL(nccl_.group_start());
     CHECK_NCCL(nccl_.send(array.device, 1, 2, rank_, comm, main));
-    expect(nccl_.receive(array.device, 1, 2, rank_, comm, side), 5);
+    expect_fault(nccl_.receive(array.device, 1, 2, rank_, comm, side), 5);
     EXPECT(nccl_.group_end() == 5, "a group on two streams");
     EXPECT(nccl_.send(array.device, 1, 2, rank_, comm, main) == 5, "nobody receives");
     EXPECT(nccl_.send(array.device, 1, 2, world_size_, comm, main) == 4, "no such rank");
@@ -635,36 +369,83 @@ class Rank {
     CHECK(extras_.launch(graph, side));
     synchronize();
     CHECK_NCCL(nccl_.comm_destroy(other));
-    expect(extras_.launch(graph, side), cuda::kSuccess);
+    expect_fault(extras_.launch(graph, side), cuda::kSuccess);
     synchronize();
     CHECK(extras_.destroy(graph));
   }
 
-  const Options& options_;
-  Lobby* lobby_;
-  const int rank_, world_size_;
+  // A communicator that goes while an operation of it waits for others.
+  void destroy_too_early() {
+    if (world_size_ == 1) return;
+    cuda::NcclCommunicator comm = connect();
+    Array<int> array(&driver_, 100);
+    if (rank_ != 0) meet();
+    CHECK_NCCL(nccl_.all_reduce(array.device, array.device, 100, 2, kSum, comm, streams_[0]));
+    if (rank_ == 0) {
+      expect_fault(nccl_.comm_destroy(comm), cuda::kNcclSuccess);
+      meet();
+    }
+    synchronize();
+    if (rank_ != 0) CHECK_NCCL(nccl_.comm_destroy(comm));
+  }
+
+  // What the driver says of memory, and who may open it.
+  void look_at_memory() {
+    Array<unsigned> words(&driver_, 64);
+    const auto device_of = [&](cuda::DevicePointer pointer) {
+      int device = -1;
+      CHECK(driver_.pointer_get_attribute(&device, cuda::kPointerDeviceOrdinal, pointer));
+      return device;
+    };
+    int count = 0, can = -1;
+    CHECK(driver_.device_get_count(&count));
+    const int device = rank_ % count, other = (device + 1) % count;
+    EXPECT(device_of(words.at(63)) == device, "rank %d", rank_);
+    CHECK(extras_.clear_words(words.at(2), 0xfedcba98, 61, streams_[0]));
+    EXPECT(extras_.clear_words(words.device + 2, 0, 1, streams_[0]) != 0, "not aligned");
+    words.get(streams_[0]);
+    synchronize();
+    for (size_t i = 0; i < 64; ++i) {
+      const bool is_set = words.host[i] == 0xfedcba98;
+      EXPECT(is_set == (i >= 2 && i < 63), "word %zu", i);
+    }
+    const char* setting = getenv("COCOLL_EMULATED_PEER_ACCESS");
+    const bool reaches = device == other || setting == nullptr || atoi(setting) != 0;
+    CHECK(driver_.device_can_access_peer(&can, device, other));
+    EXPECT((can != 0) == reaches, "%d", can);
+    cuda::Context context;
+    CHECK(driver_.primary_context_retain(&context, other));
+    const int enabled = driver_.context_enable_peer_access(context, 0);
+    EXPECT(enabled == (reaches ? 0 : 217), "%d", enabled);
+    if (!options_.as_processes) return;
+    CHECK(driver_.ipc_get_mem_handle(&lobby_->memory[rank_], words.device));
+    meet();
+    const cuda::IpcMemHandle& handle = lobby_->memory[(rank_ + 1) % world_size_];
+    cuda::DevicePointer mapped = 0;
+    const int opened = driver_.ipc_open_mem_handle(&mapped, handle, cuda::kIpcLazyPeerAccess);
+    EXPECT(opened == (reaches ? 0 : 217), "%d", opened);
+    if (reaches) {
+      EXPECT(device_of(mapped + 255) == device, "rank %d", rank_);
+      CHECK(driver_.ipc_close_mem_handle(mapped));
+    }
+    meet();
+  }
+
   std::mt19937 random_;
-  cuda::Driver driver_;
-  cuda::Nccl nccl_;
-  Extras extras_ = {};
-  cuda::Stream streams_[2] = {};
-  int meetings_ = 0;
-  int wanted_faults_ = 0;  // by a rank
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 6) {
-    leave("usage: nccl LIBRARY WORLD_SIZE SEED threads|processes MODE",
-          cocoll::native_tests::kBadUsage);
+    leave("usage: nccl LIBRARY WORLD_SIZE SEED threads|processes MODE", kBadUsage);
   }
-  cocoll::native_tests::start_watchdog(120);
+  start_watchdog(120);
   const bool as_processes = std::string(argv[4]) == "processes";
   const Options options = {argv[1], argv[5], atoi(argv[2]), static_cast<unsigned>(atoi(argv[3])),
                            as_processes};
-  Lobby* lobby = cocoll::native_tests::make_shared_lobby<Lobby>();
+  Lobby* lobby = make_shared_lobby<Lobby>();
   const auto run = [&](int rank) { Rank(options, lobby, rank).run(); };
-  return as_processes ? cocoll::native_tests::run_processes(options.world_size, run)
-                      : cocoll::native_tests::run_threads(options.world_size, run);
+  return as_processes ? run_processes(options.world_size, run)
+                      : run_threads(options.world_size, run);
 }

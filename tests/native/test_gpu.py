@@ -39,7 +39,7 @@ def make_device(
     options = (*build.options, "-Wall", "-Wextra", "-Werror")
     return Device(
         build,
-        building.build_emulated_device(build),
+        building.build_emulated_device(BUILDS[build.name]),
         building.build_grid_kernels(build, directory, root=kernel_root),
         building.build_plain(NATIVE / "gpu.cpp", options, root=root),
     )

@@ -71,6 +71,17 @@ def test_processes(nccl_of_processes: Nccl, mode: str) -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("access", ["0", "1"])
+@pytest.mark.parametrize("ranks", ["threads", "processes"])
+def test_memory_of_several_gpus(nccl_of_processes: Nccl, ranks: str, access: str) -> None:
+    for devices in ("1", "2"):
+        settings = {"COCOLL_EMULATED_PEER_ACCESS": access, "COCOLL_EMULATED_DEVICES": devices}
+        # A communicator is made too.
+        shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "COCOLL_EMULATED_NCCL_VERSION": "23007"}
+        done = nccl_of_processes.run(2, ranks, "memory", **settings, **shared)
+        assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("ranks", ["threads", "processes"])
 def test_ranks_that_share_a_gpu(nccl: Nccl, ranks: str) -> None:
     allowed = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "COCOLL_EMULATED_DEVICES": "1"}
