@@ -94,7 +94,7 @@ HUNTS = (
         Plant(
             "no meeting at the end",
             GRID,
-            "if (!one_shot) meet(call, place);",
+            "if (!one_shot && !alone) meet(call, place);",
             "static_cast<void>(one_shot);",
         ),
         *("thread", (RACE_STATUS,)),
