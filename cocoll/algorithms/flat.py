@@ -25,7 +25,7 @@ from cocoll.algorithms.flat_reduce_scatter import (
     plan_reduce_scatter,
     plan_reduce_scatter_staged,
 )
-from cocoll.plan.ir import Arrive, Plan
+from cocoll.plan.ir import Fragment, Plan
 
 __all__ = [
     "FlatAllgather",
@@ -57,4 +57,4 @@ def plan_barrier(rank: int, world_size: int) -> Plan:
     Plan
         Without steps.
     """
-    return Plan(rank, world_size, Arrive(), name="barrier")
+    return Plan(rank, world_size, Fragment(lanes=()), name="barrier")

@@ -97,7 +97,9 @@ cdef class Endpoint:
         cdef NcclUniqueId unpacked
         cdef Result result
         if len(unique_id) != sizeof(NcclUniqueId):
-            raise ValueError(f"an identifier has {sizeof(NcclUniqueId)} bytes; got {len(unique_id)}")
+            raise ValueError(
+                f"an identifier has {sizeof(NcclUniqueId)} bytes; got {len(unique_id)}"
+            )
         memcpy(&unpacked, <const char*>unique_id, sizeof(NcclUniqueId))
         self.nccl = nccl
         cdef void* before = self.device.enter()

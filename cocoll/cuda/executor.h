@@ -8,11 +8,11 @@
 #define COCOLL_CUDA_EXECUTOR_H_
 
 #include <chrono>
-#include <deque>
 #include <mutex>
 #include <vector>
 
 #include "cocoll/cuda/driver.h"
+#include "cocoll/cuda/in_flight.h"
 #include "cocoll/cuda/segment.h"
 #include "cocoll/cuda/sequence.h"
 #include "cocoll/cuda/wire.h"
@@ -20,9 +20,8 @@
 
 namespace cocoll::cuda {
 
-constexpr int kGridThreads = 512;      // COCOLL_GRID_THREADS: what the kernels are bounded to
-constexpr size_t kPendingEvents = 32;  // before those that have completed are looked for
-constexpr NcclResult kAborted = 6;     // ncclRemoteError: what a given up communicator answers
+constexpr int kGridThreads = 512;   // COCOLL_GRID_THREADS: what the kernels are bounded to
+constexpr NcclResult kAborted = 6;  // ncclRemoteError: what a given up communicator answers
 
 // Where things lie in a rank's first segment. The same on all ranks, for the sizes are agreed.
 struct ControlLayout {
@@ -53,12 +52,6 @@ struct ExecutorOptions {
   uint64_t limit_nanoseconds = 0;
 };
 
-// An operation that was issued.
-struct Pending {
-  Event done;
-  Event started;  // of one that uses the wire
-};
-
 class Executor {
  public:
   // What `run` gives as the number of an operation that was captured.
@@ -68,7 +61,8 @@ class Executor {
       : driver_(driver),
         options_(options),
         layout_(ControlLayout::of(options.blocks, options.staging_bytes, options.window_bytes)),
-        segments_(static_cast<size_t>(options.world_size)) {}
+        segments_(static_cast<size_t>(options.world_size)),
+        in_flight_(driver) {}
 
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -154,13 +148,7 @@ class Executor {
   }
 
   // Whether an operation has completed: kSuccess, or kNotReady.
-  Result query(uint64_t number) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const Result result = retire();
-    if (result != kSuccess) return result;
-    const uint64_t first = issued_ - pending_.size();
-    return number < first ? kSuccess : driver_->event_query(pending_[number - first].done);
-  }
+  Result query(uint64_t number) { return in_flight_.query(number); }
 
   // Looks after what nobody else would notice: the host never waits for what NCCL runs, and NCCL
   // waits for ever. `abort_word` is what peers set who give up.
@@ -171,7 +159,7 @@ class Executor {
         fail(COCOLL_GRID_WIRE, static_cast<uint64_t>(trouble));
       } else if (abort_word != nullptr && __atomic_load_n(abort_word, __ATOMIC_ACQUIRE) != 0) {
         fail(COCOLL_GRID_POISONED, 0);
-      } else if (is_overdue()) {
+      } else if (in_flight_.is_overdue(std::chrono::nanoseconds(options_.limit_nanoseconds))) {
         fail(COCOLL_GRID_LATE, 0);
       }
     }
@@ -180,7 +168,7 @@ class Executor {
     poison();
   }
 
-  uint64_t issued() const { return issued_; }
+  uint64_t issued() const { return in_flight_.issued(); }
 
   // Whether anything was ever captured: replays of it are not counted.
   bool has_captured() const { return captured_; }
@@ -219,11 +207,7 @@ class Executor {
     wire_.close();
     own().close();
     if (failure_ != nullptr) driver_->mem_free_host(failure_);
-    for (const Pending& operation : pending_) give_back(operation);
-    for (Event event : spare_) driver_->event_destroy(event);
-    pending_.clear();
-    spare_.clear();
-    last_ = nullptr;
+    in_flight_.close();
     for (Stream* stream : {&setup_, &second_}) {
       if (*stream != nullptr) driver_->stream_destroy(*stream);
       *stream = nullptr;
@@ -243,83 +227,22 @@ class Executor {
     if (result != kSuccess) return result;
     captured_ |= capturing != kCaptureNone;
     if (capturing != kCaptureNone) return queue_all(sequence, stream);
-    Pending operation = {};
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      result = take_event(&operation.done);
-      if (result == kSuccess && sequence.uses_wire()) result = take_event(&operation.started);
-      if (result != kSuccess) {
-        give_back(operation);
-        return result;
-      }
-    }
+    Pending operation;
+    result = in_flight_.begin(sequence.uses_wire(), &operation);
+    if (result != kSuccess) return result;
     // Also on the same stream: a handle may be that of another stream by now, and one of them
     // stands for a stream of each thread. A capture may not depend on what runs outside it: its
     // streams are the caller's to order.
-    if (last_ != nullptr) result = driver_->stream_wait_event(stream, last_, 0);
+    const Event last = in_flight_.last();
+    if (last != nullptr) result = driver_->stream_wait_event(stream, last, 0);
     if (result == kSuccess && operation.started != nullptr) {
       result = driver_->event_record(operation.started, stream);
     }
     if (result == kSuccess) result = queue_all(sequence, stream);
     // Also after an error: steps that were queued before it are on their way.
     const Result recorded = driver_->event_record(operation.done, stream);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    last_ = operation.done;
-    pending_.push_back(operation);
-    *number = issued_++;
+    *number = in_flight_.issue(operation);
     return result == kSuccess ? recorded : result;
-  }
-
-  // Takes the events of operations that have completed off the list; the last one's stays, for the
-  // next operation to wait for.
-  Result retire() {
-    while (pending_.size() > 1) {
-      const Result result = driver_->event_query(pending_.front().done);
-      if (result == kNotReady) return kSuccess;
-      if (result != kSuccess) return result;
-      spare_.push_back(pending_.front().done);
-      if (pending_.front().started != nullptr) spare_.push_back(pending_.front().started);
-      pending_.pop_front();
-    }
-    return kSuccess;
-  }
-
-  // Gives an event that no operation needs. They are made until there are as many as operations in
-  // flight, and never after.
-  Result take_event(Event* event) {
-    if (pending_.size() >= kPendingEvents) {
-      const Result result = retire();
-      if (result != kSuccess) return result;
-    }
-    if (spare_.empty()) return driver_->event_create(event, kEventDisableTiming);
-    *event = spare_.back();
-    spare_.pop_back();
-    return kSuccess;
-  }
-
-  void give_back(const Pending& operation) {
-    if (operation.done != nullptr) driver_->event_destroy(operation.done);
-    if (operation.started != nullptr) driver_->event_destroy(operation.started);
-  }
-
-  // Whether the oldest operation that NCCL carries has run for longer than ranks wait for each
-  // other. Counted from its start: what it waits for on its stream may take as long as it likes.
-  bool is_overdue() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (retire() != kSuccess || pending_.empty()) return false;
-    const uint64_t oldest = issued_ - pending_.size();
-    const Pending& operation = pending_.front();
-    if (operation.started == nullptr || driver_->event_query(operation.started) != kSuccess ||
-        driver_->event_query(operation.done) != kNotReady) {
-      watched_ = kCaptured;
-      return false;
-    }
-    const auto now = std::chrono::steady_clock::now();
-    if (watched_ != oldest) {
-      watched_ = oldest;
-      watched_since_ = now;
-    }
-    return now - watched_since_ > std::chrono::nanoseconds(options_.limit_nanoseconds);
   }
 
   // Leaves for the host what kernels leave when they fail.
@@ -397,14 +320,8 @@ class Executor {
   Stream setup_ = nullptr;
   Stream second_ = nullptr;  // the second of a sequence's streams; there with the wire
   std::mutex poison_mutex_;
-  std::mutex mutex_;             // of what a watch looks at too, down to `issued_`
-  std::deque<Pending> pending_;  // the last operations, the oldest first
-  std::vector<Event> spare_;
-  uint64_t issued_ = 0;
-  bool given_up_ = false;         // by the watch
-  uint64_t watched_ = kCaptured;  // which operation is running, and since when a watch knows
-  std::chrono::steady_clock::time_point watched_since_;
-  Event last_ = nullptr;  // of the last operation; one of `pending_`
+  InFlight in_flight_;
+  bool given_up_ = false;  // by the watch
   bool captured_ = false;
   cocoll_grid_failure* failure_ = nullptr;
   DevicePointer failure_on_device_ = 0;

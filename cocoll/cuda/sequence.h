@@ -1,8 +1,8 @@
 // What one operation of one rank is on its GPU: made once, run often.
 //
 // Steps stand in the order in which they are issued, each on one of two streams: the caller's, and
-// one of the communicator's own. Events order them. A run records an event anew; what an earlier run
-// waits for stays as it was.
+// one of the communicator's own. Events order them. A run records an event anew; what an earlier
+// run waits for stays as it was.
 
 #ifndef COCOLL_CUDA_SEQUENCE_H_
 #define COCOLL_CUDA_SEQUENCE_H_

@@ -19,14 +19,13 @@ from cocoll.cuda.binding import (
 )
 from cocoll.device.agreement import agree
 from cocoll.device.array import DeviceArray
+from cocoll.device.failures import LATE, make_device_failure
 from cocoll.dtypes import DType
 from cocoll.errors import (
     AbortedError,
     CocollError,
     CollectiveMismatchError,
-    CommTimeoutError,
     CudaError,
-    NcclError,
     UsageError,
 )
 from cocoll.failure import AbortReason, Purpose
@@ -46,8 +45,6 @@ __all__ = ["MEETING", "DeviceSide", "Place"]
 #: A kernel without elements does nothing but meet all peers.
 MEETING = KernelSpec("sum", DType.INT32, None)
 
-# COCOLL_GRID_* of kernels/grid_abi.h.
-_LATE, _MISMATCH, _POISONED, _WIRE = 1, 2, 3, 4
 # How much longer than they may wait kernels take to end.
 _SLACK_SECONDS = 5.0
 _LEGACY_STREAM = 0
@@ -351,45 +348,9 @@ class DeviceSide:
         found = self.endpoint.failure()
         if found is None:
             return None
-        reason, _, peer, wanted, seen = found
-        abort = AbortReason.TIMEOUT if reason == _LATE else AbortReason.EXCEPTION
-        if self._error is not None:
-            return abort
-        if reason == _LATE and peer < 0:
-            self._error = CommTimeoutError(
-                f"an operation over NCCL ran for {comm.settings.timeout_seconds} s on rank "
-                f"{comm.rank}: another rank did not come, or has gone; the communicator is closed",
-                ranks=(),
-            )
-        elif reason == _WIRE:
-            nccl = self.endpoint.nccl
-            text = str(seen) if nccl is None else nccl.describe(seen)
-            self._error = NcclError(
-                f"NCCL gave up on rank {comm.rank}: {text}; the communicator is closed. "
-                f"NCCL_DEBUG=WARN makes NCCL say more",
-                status=seen,
-            )
-        elif reason == _LATE:
-            self._error = CommTimeoutError(
-                f"rank {comm.rank} waited {comm.settings.timeout_seconds} s on its GPU for rank "
-                f"{peer}, which did not come; the communicator is closed",
-                ranks=(peer,),
-            )
-        elif reason == _MISMATCH:
-            self._error = CollectiveMismatchError(
-                f"ranks {comm.rank} and {peer} asked for different operations on their GPUs, or "
-                f"for arrays at different places of symmetric memory (signatures "
-                f"{wanted >> 32:08x} and {seen >> 32:08x}); "
-                + ("nothing has moved" if self.is_mapped else "the results are undefined")
-                + ", and the communicator is closed",
-                requests={},
-            )
-        else:
-            self._error = AbortedError(
-                f"another rank gave the communicator up while rank {comm.rank} was in an operation "
-                f"on its GPU; it is closed"
-            )
-        return abort
+        if self._error is None:
+            self._error = make_device_failure(comm, self, found)
+        return AbortReason.TIMEOUT if found[0] == LATE else AbortReason.EXCEPTION
 
 
 def _check_requests(requests: list[list[Any]]) -> None:

@@ -177,8 +177,7 @@ class PlanImage {
       return fail(here, "an opening only copies into the rank's own scratch, and has another step");
     switch (step.op()) {
       case Opcode::kAfter:
-        if (field[0] < 0 || field[0] >= records_[0].field[4])
-          return fail(here, "bad dependence");
+        if (field[0] < 0 || field[0] >= records_[0].field[4]) return fail(here, "bad dependence");
         break;
       case Opcode::kSignal:
       case Opcode::kWait:

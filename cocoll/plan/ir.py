@@ -23,7 +23,6 @@ __all__ = [
     "SHARD_ALIGNMENT_ELEMENTS",
     "WHOLE_VECTOR",
     "After",
-    "Arrive",
     "Buffer",
     "Call",
     "Composite",
@@ -198,7 +197,7 @@ class Wait:
 class Send:
     """Send the chunk of `block` to a rank whose memory is not mapped.
 
-    Steps of one rank with equal `group` (not 0) move as one. The executor for GPUs runs it.
+    Steps of one rank with equal `group` (not 0) move as one.
     """
 
     block: int
@@ -223,9 +222,8 @@ class Receive:
 class Native:
     """Run a whole collective of the library below, the same on all ranks.
 
-    `name` is "allreduce", "allgather" or "broadcast" (of `root`). `block` is what every rank's
-    destination receives; an all-gather reads `source_block`, which differs. The executor for GPUs
-    runs it.
+    `name` is "allreduce", "allgather" or "broadcast" (of `root`). An all-gather reads another block
+    than it writes.
     """
 
     name: str
@@ -256,9 +254,9 @@ class Loop:
     """Steps repeated over chunks of at most `chunk_elements`, iterations ``begin`` to ``end``.
 
     ``Span.ONCE`` runs once and its chunk is the whole block; ``Span.BLOCK`` runs
-    ``ceil(block_elements / chunk_elements)`` times on every rank, whatever the length of its own
-    last block; ``Span.WHOLE`` runs ``ceil(count / chunk_elements)`` times. The last chunk is
-    clipped to its block. At least one iteration always exists, so that empty vectors synchronise.
+    ``ceil(block_elements / chunk_elements)`` times on every rank; ``Span.WHOLE`` runs
+    ``ceil(count / chunk_elements)`` times. The last chunk is clipped to its block. At least one
+    iteration always exists, so that empty vectors synchronise.
     """
 
     steps: tuple[Step, ...]
@@ -295,17 +293,6 @@ class Composite(abc.ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class Arrive(Composite):
-    """The opening handshake alone: a barrier."""
-
-    kind: ClassVar[str] = "arrive"
-
-    def expand(self, rank: int, world_size: int) -> Fragment:
-        """Give no steps: every plan arrives."""
-        return Fragment(lanes=())
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """What one rank does in one operation.
 
@@ -318,11 +305,9 @@ class Plan:
     name : str
         The algorithm, for people.
     alignment_elements : int, default SHARD_ALIGNMENT_ELEMENTS
-        What ``block_elements`` is rounded up to; 1 for the equal blocks of plain reduce_scatter
-        and allgather.
+        What ``block_elements`` is rounded up to; 1 for equal blocks.
     mapped_sources, mapped_results : bool, default False
-        Whether peers touch the caller's own arrays, which then must be symmetric memory. An
-        executor chooses another variant where they are not.
+        Whether peers touch the caller's own arrays, which then must be symmetric memory.
     """
 
     rank: int

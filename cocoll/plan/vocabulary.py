@@ -12,7 +12,8 @@ from cocoll.plan.ir import Buffer, Call, Copy, Flag, Receive, Reduce, Send, Sign
 __all__ = ["AfterLanes", "StepWriter", "ViewMaker"]
 
 #: What a step waits for: for each lane by name, how many iterations the lane may lag behind the
-#: step's own (0: it has completed the same iteration), or None for the lane's end.
+#: step's own (0: it has completed the same iteration; -1: the next one, or its end where it has no
+#: such iteration), or None for the lane's end.
 AfterLanes: TypeAlias = Mapping[str, int | None]
 
 
@@ -253,7 +254,7 @@ class StepWriter(ViewMaker, abc.ABC):
         group: int = 0,
         after: AfterLanes | None = None,
     ) -> None:
-        """Send a chunk to a rank whose memory is not mapped. No executor runs it yet.
+        """Send a chunk to a rank whose memory is not mapped. The host runs none yet.
 
         Parameters
         ----------
@@ -279,7 +280,7 @@ class StepWriter(ViewMaker, abc.ABC):
         group: int = 0,
         after: AfterLanes | None = None,
     ) -> None:
-        """Receive a chunk from a rank whose memory is not mapped. No executor runs it yet.
+        """Receive a chunk from a rank whose memory is not mapped. The host runs none yet.
 
         Parameters
         ----------

@@ -12,6 +12,7 @@ import pytest
 
 import cocoll
 from cocoll import epilogues
+from cocoll.device import lowering
 from cocoll.errors import (
     AbortedError,
     CocollError,
@@ -20,6 +21,7 @@ from cocoll.errors import (
     NcclError,
     UnsupportedError,
 )
+from cocoll.plan import Aliasing, Plan, Relation, verify
 from cocoll.testing import run_processes, run_ranks
 from tests.helpers import gpu_ranks
 from tests.helpers.on_device import (
@@ -247,6 +249,50 @@ def test_a_rank_that_is_killed(toolkit: Toolkit) -> None:
     assert {outcomes[0].value, outcomes[2].value} <= known
     assert outcomes[0].error is None
     assert outcomes[2].error is None
+
+
+def test_what_a_bound_operation_says_of_itself(toolkit: Toolkit) -> None:
+    def body(comm: cocoll.Communicator) -> tuple[Plan, str]:
+        x = put(comm, np.ones(50021, np.float32), "ordinary")
+        run = comm.bind(cocoll.allreduce, x)
+        return run.plan, run.explain()
+
+    found = run_ranks(3, body, toolkit=toolkit, tuning=RANK_ORDER)
+    verify([plan for plan, _ in found], counts=[50021], aliasing=Aliasing(Relation.IDENTICAL))
+    for words in (
+        "wire_two_shot over NCCL, because rank 0: the GPU of rank 0 cannot reach that of rank 1",
+        "there is no peer access between them",
+        "(NCCL 22809)",
+        "send block 2 to rank 2: SOURCE[rank 1] (group 1)",
+    ):
+        assert words in found[1][1]
+
+
+def test_events_between_the_streams_are_needed(
+    toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A planted bug: the lanes of the wire do not wait for those that compute, nor the reverse."""
+    init = lowering._Lowering.__init__
+
+    def deaf(self: Any, *arguments: Any) -> None:
+        init(self, *arguments)
+        self._seen = dict.fromkeys(self._seen, 1 << 60)
+
+    def body(comm: cocoll.Communicator) -> bool:
+        x = put(comm, fill(comm.rank, (50021,), "float32"), "ordinary")
+        wanted = fill(comm.rank, (50021,), "float32")
+        cocoll.allreduce(wanted)
+        cocoll.allreduce(x).wait()
+        return x.get().tobytes() == wanted.tobytes()
+
+    assert run_ranks(3, body, toolkit=toolkit, tuning=RANK_ORDER) == [True] * 3
+    monkeypatch.setattr(lowering._Lowering, "__init__", deaf)
+    right = True
+    for _ in range(20):
+        right = all(run_ranks(3, body, toolkit=toolkit, tuning=RANK_ORDER))
+        if not right:
+            break
+    assert not right
 
 
 # --- what goes wrong ---------------------------------------------------------------------------
