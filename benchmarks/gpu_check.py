@@ -38,6 +38,8 @@ _STEPS = (
     ("cupy", "benchmarks.gpu.peers:check_cupy", 60),
     ("torch", "benchmarks.gpu.peers:check_torch", 60),
     ("processes", "benchmarks.gpu.correctness:check_processes", 120),
+    ("nccl", "benchmarks.gpu.wires:check_nccl", 90),
+    ("symmetric_memory", "benchmarks.gpu.symmetric:check_symmetric_memory", 100),
 )
 
 

@@ -28,7 +28,7 @@ def find_versions(setting: Setting) -> dict[str, Any]:
         "devices": library.device_count(),
         "compiler": toolkit.find_compiler().fingerprint().splitlines()[0],
     }
-    for name in ("cupy-cuda12x", "cupy-cuda13x", "torch"):
+    for name in ("cupy-cuda12x", "cupy-cuda13x", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "torch"):
         try:
             facts[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
