@@ -6,11 +6,12 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from cocoll.cuda.binding import MAX_BLOCKS, MAX_RANKS, Device, DeviceStream, Endpoint
+from cocoll.cuda.binding import MAX_BLOCKS, MAX_RANKS, Device, Endpoint
 from cocoll.cuda.toolkit import Toolkit, open_library
 from cocoll.device.agreement import agree, compare
 from cocoll.device.array import describe_device_array
 from cocoll.device.nccl import offers_native, open_wire
+from cocoll.device.probing import probe_peers
 from cocoll.device.side import DeviceSide
 from cocoll.errors import CudaError, UnsupportedError, UsageError
 from cocoll.kernels.grid_loader import GridLoader
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from cocoll.communicator import Communicator
 
 __all__ = ["open_device"]
-
-_PROBE_BYTES = 64
 
 
 def open_device(
@@ -80,7 +79,7 @@ def open_device(
     )
     reason = "Tuning.gpu_map_peers is 0"
     if comm.tuning.gpu_map_peers:
-        reason = _map_peers(comm, endpoint, everyone) or _probe_peers(comm, endpoint)
+        reason = _map_peers(comm, endpoint, everyone) or probe_peers(comm, endpoint, loader)
     side = DeviceSide(comm, endpoint, loader, reason, [theirs["bus"] for theirs in everyone])
     if reason:
         # Nobody may use the memory of a peer that was mapped before another one could not be.
@@ -154,29 +153,3 @@ def _reach(device: Device, peer: dict[str, Any]) -> str:
         # Pointers of this process are used as they are; those of others are opened with access.
         device.reach(ordinal)
     return ""
-
-
-def _probe_peers(comm: Communicator, endpoint: Endpoint) -> str:
-    # Mappings have been seen that say yes to everything and give other bytes back (IOMMUs): every
-    # rank writes into every window, and looks at what the others wrote into its own.
-    import numpy as np
-
-    rank, device = comm.rank, endpoint.device
-    stream = DeviceStream(device)
-    pattern = np.full(_PROBE_BYTES, rank + 1, np.uint8)
-    problem = ""
-    try:
-        for peer in range(comm.world_size):
-            place = endpoint.window(peer) + rank * _PROBE_BYTES
-            device.copy(place, pattern.ctypes.data, _PROBE_BYTES, stream.handle)
-        stream.synchronize()
-    except CudaError as error:
-        problem = str(error)
-    agree(comm, b"", problem)
-    found = np.zeros((comm.world_size, _PROBE_BYTES), np.uint8)
-    device.copy(found.ctypes.data, endpoint.window(rank), found.nbytes, stream.handle)
-    stream.synchronize()
-    for peer in range(comm.world_size):
-        if not (found[peer] == peer + 1).all():
-            problem = f"what rank {peer} writes into the GPU memory of rank {rank} does not arrive"
-    return compare(comm, b"", problem)[1]

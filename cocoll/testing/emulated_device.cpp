@@ -10,7 +10,8 @@
 // Environment: COCOLL_EMULATED_SEED, COCOLL_EMULATED_DEVICES (default 1; 0 is a machine without a
 // GPU), COCOLL_EMULATED_DRIVER_VERSION (default 13000), COCOLL_EMULATED_THREADS (of a block,
 // default 1; a kernel must not depend on it), COCOLL_EMULATED_PEER_ACCESS (default 1; 0 keeps GPUs
-// from each other's memory). NCCL has more: emulated_nccl.cpp.
+// from each other's memory), COCOLL_EMULATED_LOST_WRITES (default 0; 1 lets processes map memory of
+// others that their writes never reach). NCCL has more: emulated_nccl.cpp.
 
 #include "cocoll/testing/emulated_device.h"
 
@@ -462,7 +463,8 @@ Result cuIpcOpenMemHandle_v2(DevicePointer* pointer, cuda::IpcMemHandle handle, 
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return fault("an IPC handle of memory that has gone");
   void* base =
-      mmap(nullptr, kHeaderBytes + contents.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+      mmap(nullptr, kHeaderBytes + contents.bytes, PROT_READ | PROT_WRITE,
+           setting("COCOLL_EMULATED_LOST_WRITES", 0) != 0 ? MAP_PRIVATE : MAP_SHARED, fd, 0);
   close(fd);
   if (base == MAP_FAILED) return cuda::kOutOfMemory;
   *pointer = reinterpret_cast<DevicePointer>(base) + kHeaderBytes;

@@ -240,6 +240,19 @@ def test_processes(toolkit: Toolkit) -> None:
         assert outcome.exit_code == 0
 
 
+def test_mapped_memory_that_writes_do_not_reach(
+    toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COCOLL_EMULATED_PEER_ACCESS", "1")
+    monkeypatch.setenv("COCOLL_EMULATED_LOST_WRITES", "1")
+    for outcome in run_processes(2, gpu_ranks.explain, toolkit=toolkit, tuning=RANK_ORDER):
+        assert outcome.error is None
+        algorithm, text = outcome.value
+        assert algorithm == "wire_two_shot"
+        assert "writes into the GPU memory of rank" in text
+        assert "does not arrive" in text
+
+
 def test_a_rank_that_is_killed(toolkit: Toolkit) -> None:
     outcomes = run_processes(
         3, gpu_ranks.die_in_an_operation, toolkit=toolkit, tuning=RANK_ORDER, timeout_seconds=3.0

@@ -13,7 +13,7 @@ from cocoll import epilogues
 from cocoll.errors import CocollError
 from tests.helpers.on_device import MEMORIES, fill, put
 
-__all__ = ["die_in_an_operation", "train"]
+__all__ = ["die_in_an_operation", "explain", "train"]
 
 
 def train(comm: cocoll.Communicator) -> list[bytes]:
@@ -32,6 +32,15 @@ def train(comm: cocoll.Communicator) -> list[bytes]:
             work.wait()
             found.append(arrays["param"].get().tobytes())
     return found
+
+
+def explain(comm: cocoll.Communicator) -> tuple[str, str]:
+    """Sum the ranks, and say how that was done."""
+    x = put(comm, np.full(5000, comm.rank, np.float32), "symmetric")
+    run = comm.bind(cocoll.allreduce, x, "max")
+    run().wait()
+    assert (x.get() == comm.world_size - 1).all()
+    return run.algorithm, run.explain()
 
 
 def die_in_an_operation(comm: cocoll.Communicator) -> Any:
