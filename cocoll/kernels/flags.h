@@ -101,8 +101,8 @@ COCOLL_INLINE bool claim(uint32_t* word) {
 #endif  // COCOLL_DEVICE
 
 // Tells this rank's host and all peers that the communicator is given up.
-COCOLL_INLINE void give_up(const cocoll_grid_call& call, int block, int reason, int peer,
-                           uint64_t wanted, uint64_t seen) {
+COCOLL_OUTLINE void give_up(const cocoll_grid_call& call, int block, int reason, int peer,
+                            uint64_t wanted, uint64_t seen) {
   cocoll_grid_failure* failure = call.failure;
   if (claim(&failure->state)) {
     failure->reason = reason;
@@ -112,7 +112,7 @@ COCOLL_INLINE void give_up(const cocoll_grid_call& call, int block, int reason, 
     failure->seen = seen;
     release_store(&failure->state, 2u);
   }
-  for (int rank = 0; rank < call.world_size; ++rank) {
+  COCOLL_NO_UNROLL for (int rank = 0; rank < call.world_size; ++rank) {
     // Of ranks that are reached over a wire nothing is mapped: their hosts learn it.
     if (call.poison_of[rank] != nullptr) release_store(call.poison_of[rank], 1u);
   }
@@ -134,7 +134,7 @@ COCOLL_INLINE uint64_t await(const cocoll_grid_call& call, const Place& place, i
   // The clock and the poison are slow to read: not at every turn.
   constexpr int kTurns = 256;
   for (;;) {
-    for (int turn = 0; turn < kTurns; ++turn) {
+    COCOLL_NO_UNROLL for (int turn = 0; turn < kTurns; ++turn) {
       seen = acquire_load(flag);
       if (epochs_ahead(seen, epoch) >= 0) return seen;
       place.pause();
