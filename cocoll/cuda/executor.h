@@ -25,9 +25,10 @@ constexpr NcclResult kAborted = 6;  // ncclRemoteError: what a given up communic
 
 // Where things lie in a rank's first segment. The same on all ranks, for the sizes are agreed.
 struct ControlLayout {
-  size_t poison, greetings, flags, counters, staging, window, end;
+  size_t poison, greetings, flags, counters, staging, window, received, end;
 
-  static ControlLayout of(int blocks, size_t staging_bytes, size_t window_bytes) {
+  static ControlLayout of(int blocks, size_t staging_bytes, size_t window_bytes, int world_size,
+                          size_t low_latency_bytes) {
     constexpr size_t kUnit = 128;
     ControlLayout layout = {};
     layout.poison = 0;
@@ -37,8 +38,16 @@ struct ControlLayout {
     layout.staging = host::round_up(
         layout.counters + sizeof(cocoll_grid_counters) * static_cast<size_t>(blocks), kUnit);
     layout.window = layout.staging + 2 * staging_bytes;
-    layout.end = layout.window + window_bytes;
+    layout.received = host::round_up(layout.window + window_bytes, kUnit);
+    layout.end =
+        layout.received + 2 * static_cast<size_t>(world_size) * pushed_bytes(low_latency_bytes);
     return layout;
+  }
+
+  // What one rank pushes to another in one operation, at most: half of a word is data.
+  static size_t pushed_bytes(size_t low_latency_bytes) {
+    return host::round_up(COCOLL_GRID_HEADER_BYTES + 2 * low_latency_bytes,
+                          COCOLL_GRID_HEADER_BYTES);
   }
 };
 
@@ -49,6 +58,7 @@ struct ExecutorOptions {
   int blocks = 1;            // the largest grid; all of it must be resident
   size_t staging_bytes = 0;  // of one half, for one-shot; a multiple of 128
   size_t window_bytes = 0;   // where chunks of ordinary arrays are handed over; a multiple of 128
+  size_t low_latency_bytes = 0;  // the most that is pushed, in whole packs; a multiple of 16
   uint64_t limit_nanoseconds = 0;
 };
 
@@ -60,7 +70,8 @@ class Executor {
   Executor(const Driver* driver, const ExecutorOptions& options)
       : driver_(driver),
         options_(options),
-        layout_(ControlLayout::of(options.blocks, options.staging_bytes, options.window_bytes)),
+        layout_(ControlLayout::of(options.blocks, options.staging_bytes, options.window_bytes,
+                                  options.world_size, options.low_latency_bytes)),
         segments_(static_cast<size_t>(options.world_size)),
         in_flight_(driver) {}
 
@@ -122,6 +133,17 @@ class Executor {
   // Where this rank has what the ranks say over the wire of their operations: a word of each.
   DevicePointer greetings() const {
     return reinterpret_cast<DevicePointer>(at<void>(options_.rank, layout_.greetings));
+  }
+
+  // Makes a call one of low latency: `source` is pushed to all ranks.
+  void push(cocoll_grid_call* call, const void* source) const {
+    call->flags |= COCOLL_GRID_LOW_LATENCY;
+    call->own_source = source;
+    call->staging_bytes =
+        static_cast<int64_t>(ControlLayout::pushed_bytes(options_.low_latency_bytes));
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      call->sources[rank] = at<void>(rank, layout_.received);
+    }
   }
 
   // Where a rank's window lies.

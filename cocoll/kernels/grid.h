@@ -17,6 +17,7 @@
 #define COCOLL_KERNELS_GRID_H_
 
 #include "flags.h"
+#include "low_latency.h"
 #include "math.h"
 #include "pack.h"
 #include "reductions.h"
@@ -102,13 +103,20 @@ COCOLL_INLINE void spread_part(const cocoll_grid_call& call, int which, const Pa
   }
 }
 
+// How many packs this rank's elements are; low latency has one at least.
+template <int kElements>
+COCOLL_INLINE int64_t count_packs(const cocoll_grid_call& call) {
+  const int64_t packs = (call.end - call.begin + kElements - 1) / kElements;
+  return packs == 0 && (call.flags & COCOLL_GRID_LOW_LATENCY) != 0 ? 1 : packs;
+}
+
 // Does `body(part)` for the parts of this rank's elements that are this thread's. Thread t of block
 // b takes packs t + b * threads, and so on in steps of the whole grid: on all ranks alike, whatever
 // the alignment of their arrays.
 template <int kElements, class Body>
 COCOLL_INLINE void for_each_part(const cocoll_grid_call& call, const Place& place,
                                  const Body& body) {
-  const int64_t packs = (call.end - call.begin + kElements - 1) / kElements;
+  const int64_t packs = count_packs<kElements>(call);
   const int64_t step = static_cast<int64_t>(place.blocks) * place.threads;
   const bool aligned = (call.flags & COCOLL_GRID_ALIGNED) != 0;
   for (int64_t pack = static_cast<int64_t>(place.block) * place.threads + place.thread;
@@ -145,6 +153,30 @@ COCOLL_INLINE void count_staged(const cocoll_grid_call& call, const Place& place
   }
 }
 
+// Low latency, before anything is awaited: pushes this rank's source; false, on all threads, if the
+// communicator has been given up.
+template <class Pass>
+COCOLL_INLINE bool push(const cocoll_grid_call& call, const Place& place, const Pushing& pushing) {
+  typedef typename Pass::Reduction::Source T;
+  // Not acquired: it orders nothing here, and is on its way while the source is.
+  const bool poisoned = peek(call.poisoned) != 0;
+  for_each_part<Pass::kElements>(call, place, [&](const Part& part) {
+    const Pack<T, Pass::kElements> pack =
+        load_part<T, Pass::kElements>(static_cast<const T*>(call.own_source) + part.index, part);
+    if (!poisoned) push_part<T, Pass::kElements>(call, pushing, part, pack);
+  });
+  if (!poisoned) push_headers(call, place, pushing);
+  if (place.any(poisoned)) {
+    if (place.thread == 0) {
+      give_up(call, place.block, COCOLL_GRID_POISONED, -1, pushing.header, 0);
+    }
+    return false;
+  }
+  // Every thread has read the epoch before the barrier.
+  if (place.thread == 0) count_pushed(call, place, pushing.epoch());
+  return true;
+}
+
 // Copies bytes [begin, end) of `own_source` to the first destination, or stores zeros where there
 // is no source; nothing once the communicator has been given up: what a failed meeting has left in
 // a window must not reach an array of the caller's.
@@ -175,23 +207,36 @@ template <class Pass>
 COCOLL_INLINE void run_grid(const cocoll_grid_call& call, const Place& place) {
   typedef typename Pass::Reduction R;
   const bool one_shot = (call.flags & COCOLL_GRID_ONE_SHOT) != 0;
+  const bool low_latency = (call.flags & COCOLL_GRID_LOW_LATENCY) != 0;
   const bool alone = (call.flags & COCOLL_GRID_ALONE) != 0;
   int64_t offset_bytes = 0;
-  if (one_shot) offset_bytes = stage<Pass>(call, place);
-  if (alone ? is_poisoned(call, place) : !meet(call, place)) return;
-  // Every thread has read the count before the meeting.
-  if (one_shot && place.thread == 0) count_staged(call, place);
+  Pushing pushing = {};
+  if (low_latency) {
+    pushing = next_pushing(call, place, count_packs<Pass::kElements>(call));
+    if (!push<Pass>(call, place, pushing)) return;
+  } else {
+    if (one_shot) offset_bytes = stage<Pass>(call, place);
+    if (alone ? is_poisoned(call, place) : !meet(call, place)) return;
+    // Every thread has read the count before the meeting.
+    if (one_shot && place.thread == 0) count_staged(call, place);
+  }
+  bool failed = false;
   const Pass pass(call);
   for_each_part<Pass::kElements>(call, place, [&](const Part& part) {
     typename R::State state[Pass::kElements];
-    reduce_part<R, Pass::kElements>(call, offset_bytes, part, state);
+    if (!low_latency) {
+      reduce_part<R, Pass::kElements>(call, offset_bytes, part, state);
+    } else {
+      failed = failed || !reduce_pushed<R, Pass::kElements>(call, place, pushing, part, state);
+      if (failed) return;
+    }
     if ((call.flags & COCOLL_GRID_ZERO_SOURCES) != 0) {
       zero_part<typename R::Source, Pass::kElements>(call, part);
     }
     pass.finish(call, part, state);
   });
   // Two-shot: from here on nobody reads or writes another rank's arrays.
-  if (!one_shot && !alone) meet(call, place);
+  if (!one_shot && !low_latency && !alone) meet(call, place);
 }
 
 }  // namespace cocoll

@@ -2,9 +2,11 @@
 //
 // A grid kernel is a whole collective operation of one rank: it meets its peers, reduces, runs the
 // epilogue, stores to all and leaves, without its host. All ranks launch equal grids. One kernel
-// serves two algorithms:
+// serves three algorithms:
 //   two-shot: every rank reduces its block from all and stores the results to all;
-//   one-shot: every rank stages its source for all and reduces everything for itself.
+//   one-shot: every rank stages its source for all and reduces everything for itself;
+//   low latency: every rank pushes its source to all and reduces everything for itself, without a
+//   meeting (low_latency.h).
 
 #ifndef COCOLL_KERNELS_GRID_ABI_H_
 #define COCOLL_KERNELS_GRID_ABI_H_
@@ -23,8 +25,11 @@ enum {
   // Every array is contiguous, and aligned to 16 bytes where this rank's part begins.
   COCOLL_GRID_ALIGNED = 2,
   COCOLL_GRID_ONE_SHOT = 4,
+  COCOLL_GRID_LOW_LATENCY = 8,
   // All that is read and written is this rank's own: nobody is met.
-  COCOLL_GRID_ALONE = 8,
+  COCOLL_GRID_ALONE = 16,
+  // In front of what one rank pushes to another, a line of its own.
+  COCOLL_GRID_HEADER_BYTES = 128,
 };
 
 // One block's flags on one rank, a line of its own: flags[p] is written by rank p alone. A flag is
@@ -38,6 +43,7 @@ typedef struct cocoll_grid_flags {
 typedef struct cocoll_grid_counters {
   uint32_t epoch;   // meetings so far; what this rank's flags on its peers say
   uint32_t staged;  // staged operations so far, of any grid; its parity: which half is next
+  uint32_t pushed;  // the epoch of the last low-latency operation, of any grid
 } cocoll_grid_counters;
 
 enum {
@@ -66,21 +72,23 @@ typedef struct cocoll_grid_array {
 typedef struct cocoll_grid_call {
   int32_t rank;
   int32_t world_size;
-  uint32_t flags;              // COCOLL_GRID_*
-  uint32_t signature;          // of all that ranks must agree on
-  int32_t block_limit;         // how many blocks the largest grid has
-  int32_t destination_count;   // of each result
-  int64_t begin, end;          // the logical elements that this rank reduces
-  int64_t staging_bytes;       // of one half of a rank's staging
-  uint64_t limit_nanoseconds;  // how long a wait may take
+  uint32_t flags;             // COCOLL_GRID_*
+  uint32_t signature;         // of all that ranks must agree on
+  int32_t block_limit;        // how many blocks the largest grid has
+  int32_t destination_count;  // of each result
+  int64_t begin, end;         // the logical elements that this rank reduces
+  // Of one half of a rank's staging; low latency: of what one rank pushes to another.
+  int64_t staging_bytes;
+  uint64_t limit_nanoseconds;                          // how long a wait may take
   cocoll_grid_flags* flags_of[COCOLL_GRID_MAX_RANKS];  // [rank] -> [block], peers' mapped
   uint32_t* poisoned;                                  // this rank's word; peers write it too
   uint32_t* poison_of[COCOLL_GRID_MAX_RANKS];
   cocoll_grid_counters* counters;  // [block]
   cocoll_grid_failure* failure;
-  // In rank order; element 0 of the logical vector. One-shot: where the ranks stage, first half.
+  // In rank order; element 0 of the logical vector. One-shot: where the ranks stage, first half;
+  // low latency: where they receive, first half, what rank 0 pushes.
   void* sources[COCOLL_GRID_MAX_RANKS];
-  const void* own_source;  // one-shot: what this rank stages
+  const void* own_source;  // one-shot, low latency: what this rank stages or pushes
   void* destinations[COCOLL_GRID_MAX_RESULTS][COCOLL_GRID_MAX_RANKS];
   cocoll_grid_array operands[COCOLL_GRID_MAX_OPERANDS];
   cocoll_layout layouts[COCOLL_GRID_MAX_LAYOUTS];

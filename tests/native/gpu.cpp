@@ -23,6 +23,7 @@ using cocoll::native_tests::leave;
 constexpr int kMostRanks = 8;
 constexpr int kBlocks = 3;
 constexpr int kOperations = 24;
+constexpr int kCaptured = 4;
 constexpr int kReplays = 100;
 constexpr int64_t kMostElements = 2000;
 constexpr size_t kStagingBytes = 8192;
@@ -57,9 +58,11 @@ struct Options {
   unsigned seed;
 };
 
+enum Way { kTwoShot, kOneShot, kLowLatency };
+
 // Agreed by all ranks.
 struct Operation {
-  bool one_shot;
+  Way way;
   int blocks;
   int64_t count;
 };
@@ -69,8 +72,13 @@ std::vector<Operation> make_operations(unsigned seed) {
   std::vector<Operation> list;
   const int64_t counts[] = {0, 1, 17, 256, 1000, kMostElements};
   for (int which = 0; which < kOperations; ++which) {
-    list.push_back(
-        {random() % 2 == 0, 1 + static_cast<int>(random() % kBlocks), counts[random() % 6]});
+    list.push_back({static_cast<Way>(random() % 3), 1 + static_cast<int>(random() % kBlocks),
+                    counts[random() % 6]});
+  }
+  // What a graph replays.
+  constexpr Way kWays[kCaptured] = {kLowLatency, kOneShot, kLowLatency, kTwoShot};
+  for (int which = 0; which < kCaptured; ++which) {
+    list[static_cast<size_t>(which)].way = kWays[which];
   }
   return list;
 }
@@ -128,6 +136,7 @@ class Rank {
     options.world_size = options_.world_size;
     options.blocks = kBlocks;
     options.staging_bytes = kStagingBytes;
+    options.low_latency_bytes = kStagingBytes;
     options.limit_nanoseconds = options_.mode == "silent" ? 300u * 1000000u : 60u * 1000000000ull;
     executor_ = std::make_unique<cuda::Executor>(&driver_, options);
     CHECK(executor_->create());
@@ -173,8 +182,12 @@ class Rank {
     call.flags = COCOLL_GRID_ALIGNED;
     call.signature = static_cast<uint32_t>(which + 1);
     call.end = operation.count;
-    if (operation.one_shot) {
-      executor_->stage(&call, array(rank_, which, 0));
+    if (operation.way != kTwoShot) {
+      if (operation.way == kOneShot) {
+        executor_->stage(&call, array(rank_, which, 0));
+      } else {
+        executor_->push(&call, array(rank_, which, 0));
+      }
       call.destination_count = 1;
       call.destinations[0][0] = array(rank_, which, 1);
       return call;
@@ -260,12 +273,13 @@ class Rank {
     }
   }
 
-  // Two operations in one graph, replayed on two streams in turn, with new inputs every time.
+  // Operations of all ways in one graph, replayed on two streams in turn, with new inputs every
+  // time.
   void replay() {
-    std::vector<float> inputs[2], outputs[2];
+    std::vector<float> inputs[kCaptured], outputs[kCaptured];
     void* graph = nullptr;
     CHECK(graphs_.begin(streams_[0], kThreadsOwnCapture));
-    for (int which = 0; which < 2; ++which) {
+    for (int which = 0; which < kCaptured; ++which) {
       inputs[which].resize(kMostElements);
       outputs[which].resize(kMostElements);
       issue(which, streams_[0], &inputs[which], &outputs[which], false);
@@ -274,11 +288,11 @@ class Rank {
     EXPECT(driver_.mem_alloc(&pointer, 4) == cuda::kCaptureUnsupported, "in a capture");
     CHECK(graphs_.end(streams_[0], &graph));
     for (int round = 0; round < kReplays; ++round) {
-      for (int which = 0; which < 2; ++which) fill(round + which, &inputs[which]);
+      for (int which = 0; which < kCaptured; ++which) fill(round + which, &inputs[which]);
       cuda::Stream stream = streams_[round % 2];
       CHECK(graphs_.launch(graph, stream));
       CHECK(driver_.stream_synchronize(stream));
-      for (int which = 0; which < 2; ++which) compare(round + which, which, outputs[which]);
+      for (int which = 0; which < kCaptured; ++which) compare(round + which, which, outputs[which]);
     }
     CHECK(graphs_.destroy(graph));
     // What was captured is nothing that an operation outside can wait for.

@@ -2,10 +2,12 @@
 // thread or several. All that ranks share goes through the kernels' own flags, so that
 // ThreadSanitizer sees what these do not order.
 //
-//   grids WORLD_SIZE OPERATIONS SEED THREADS [silent | mismatched]
+//   grids WORLD_SIZE OPERATIONS SEED THREADS [MODE [WAY]]
 //
-// After half of the operations the last rank launches nothing more (`silent`), or another operation
-// than its peers (`mismatched`): the others must give up, name it, and leave.
+// After half of the operations the last rank launches nothing more (`silent`), another operation
+// than its peers (`mismatched`), or theirs in another way (`elsewhere`): the others must give up,
+// name it, and leave. WAY is how these go about that operation: `two_shot`, `one_shot` or
+// `low_latency`. `hasty` ranks give up soon, and go about all operations in that way.
 
 #include <sched.h>
 #include <time.h>
@@ -38,6 +40,8 @@ using cocoll::native_tests::leave;
 constexpr int kBlocks = 5;
 constexpr int64_t kMostElements = 3000;
 constexpr int64_t kStagingElements = kMostElements + 16;
+constexpr uint64_t kHastyNanoseconds = uint64_t{4} * 1000000000u;
+constexpr int64_t kPushedBytes = COCOLL_GRID_HEADER_BYTES + 2 * kStagingElements * 4;
 
 // ---- the device --------------------------------------------------------------------------------
 
@@ -86,20 +90,29 @@ void launch(GridKernel kernel, const cocoll_grid_call& call, int blocks, int thr
 // ---- ranks -------------------------------------------------------------------------------------
 
 struct Rank {
+  Rank(int world_size, uint32_t pushed)
+      : received(static_cast<size_t>(2 * world_size * kPushedBytes) / sizeof(uint64_t)) {
+    for (cocoll_grid_counters& block : counters) block.pushed = pushed;
+  }
+
   std::vector<cocoll_grid_flags> flags = std::vector<cocoll_grid_flags>(kBlocks);
   std::vector<cocoll_grid_counters> counters = std::vector<cocoll_grid_counters>(kBlocks);
   uint32_t poisoned = 0;
   cocoll_grid_failure failure = {};
   std::vector<float> staging = std::vector<float>(2 * kStagingElements);
+  std::vector<uint64_t> received;
   // Room for a misaligned beginning.
   std::vector<float> source = std::vector<float>(kMostElements + 4);
   std::vector<float> result = std::vector<float>(kMostElements + 4);
   std::vector<float> momentum = std::vector<float>(kMostElements);
 };
 
+enum Way { kTwoShot, kOneShot, kLowLatency };
+
 // What all ranks agree on.
 struct Operation {
-  bool fused, one_shot, zero, in_place;
+  Way way;
+  bool fused, zero, in_place;
   int blocks;
   int64_t count;
   int shift[COCOLL_GRID_MAX_RANKS];  // of each rank's arrays, in elements: a fact of its own
@@ -114,13 +127,16 @@ float value_of(uint64_t operation, int rank, int64_t index) {
 
 struct World {
   World(int world_size, int operations, unsigned seed, int threads)
-      : world_size(world_size), threads(threads), ranks(static_cast<size_t>(world_size)) {
+      : world_size(world_size), threads(threads) {
     std::mt19937 random(seed);
+    // Epochs of low latency wrap; those of meetings begin with the flags.
+    const uint32_t pushed = seed % 2 == 0 ? 0 : ~uint32_t{0} - random() % 8;
+    for (int rank = 0; rank < world_size; ++rank) ranks.emplace_back(world_size, pushed);
     for (int which = 0; which < operations; ++which) {
       Operation operation = {};
-      operation.fused = random() % 2 == 0;
-      operation.one_shot = !operation.fused && random() % 2 == 0;
-      operation.zero = !operation.one_shot && random() % 4 == 0;
+      operation.fused = random() % 3 == 0;
+      if (!operation.fused) operation.way = static_cast<Way>(random() % 3);
+      operation.zero = operation.way == kTwoShot && random() % 4 == 0;
       operation.in_place = !operation.fused && random() % 2 == 0;
       operation.blocks = 1 + static_cast<int>(random() % kBlocks);
       const int64_t counts[] = {0, 1, 15, 16, 17, 63, 257, 1000, kMostElements};
@@ -140,7 +156,7 @@ struct World {
     Rank& own = ranks[static_cast<size_t>(rank)];
     call.rank = rank;
     call.world_size = world_size;
-    call.destination_count = operation.one_shot ? 1 : world_size;
+    call.destination_count = operation.way == kTwoShot ? world_size : 1;
     call.limit_nanoseconds = limit_nanoseconds;
     call.block_limit = kBlocks;
     call.poisoned = &own.poisoned;
@@ -158,13 +174,17 @@ struct World {
       call.destinations[0][peer] = result;
       aligned = aligned && shift == 0;
     }
-    if (operation.one_shot) {
-      call.flags |= COCOLL_GRID_ONE_SHOT;
+    if (operation.way != kTwoShot) {
+      const bool pushes = operation.way == kLowLatency;
+      call.flags |= pushes ? COCOLL_GRID_LOW_LATENCY : COCOLL_GRID_ONE_SHOT;
       call.own_source = call.sources[rank];
       call.destinations[0][0] = call.destinations[0][rank];
-      call.staging_bytes = kStagingElements * static_cast<int64_t>(sizeof(float));
+      call.staging_bytes =
+          pushes ? kPushedBytes : kStagingElements * static_cast<int64_t>(sizeof(float));
       for (int peer = 0; peer < world_size; ++peer) {
-        call.sources[peer] = ranks[static_cast<size_t>(peer)].staging.data();
+        Rank& other = ranks[static_cast<size_t>(peer)];
+        call.sources[peer] = pushes ? static_cast<void*>(other.received.data())
+                                    : static_cast<void*>(other.staging.data());
       }
       call.begin = 0;
       call.end = operation.count;
@@ -218,18 +238,23 @@ struct World {
     // The parameters and the momentum that all ranks should have, as this rank follows them.
     std::vector<float> param(kMostElements), momentum(kMostElements), wanted;
     for (size_t which = 0; which < list.size(); ++which) {
-      const Operation& operation = list[which];
+      Operation operation = list[which];
       const bool odd = is_odd_one(rank, which);
       if (odd && trouble == COCOLL_GRID_LATE) return;
+      if (odd && elsewhere) operation.way = operation.way == kOneShot ? kLowLatency : kOneShot;
+      // Late enough for the others to look around.
+      constexpr timespec kNap = {0, 2000000};
+      if (which % 16 == static_cast<size_t>(rank)) nanosleep(&kNap, nullptr);
       const int shift = operation.shift[rank];
       for (int64_t i = 0; i < operation.count; ++i) {
         own.source[static_cast<size_t>(i + shift)] = value_of(which, rank, i);
       }
       cocoll_grid_call launched = call(rank, operation);
       launched.signature = static_cast<uint32_t>(operation.count) << 3 | operation.fused << 2 |
-                           operation.one_shot << 1 | operation.zero;
-      if (odd && trouble == COCOLL_GRID_MISMATCH) launched.signature ^= 1u << 31;
-      float* result = static_cast<float*>(launched.destinations[0][operation.one_shot ? 0 : rank]);
+                           operation.way << 30 | operation.zero;
+      if (odd && trouble == COCOLL_GRID_MISMATCH) launched.signature ^= 1u << 29;
+      float* result =
+          static_cast<float*>(launched.destinations[0][operation.way == kTwoShot ? rank : 0]);
       if (operation.fused) {
         // As if the parameters had always lain here: shards of other lengths belong to each count.
         std::copy_n(param.data(), operation.count, result);
@@ -241,6 +266,9 @@ struct World {
       result[operation.count] = kGuard;
       launch(operation.fused ? grid_fused : grid_plain, launched, operation.blocks, threads);
       if (__atomic_load_n(&own.failure.state, __ATOMIC_ACQUIRE) != 0) {
+        // Late in the operation before, a rank may be told that the others have given up.
+        const bool told = own.failure.reason == COCOLL_GRID_POISONED;
+        if (trouble != 0 && told && which + 1 == list.size() / 2) return;
         EXPECT(trouble != 0 && which == list.size() / 2, "rank %d gave up operation %zu: %d", rank,
                which, own.failure.reason);
         EXPECT(own.failure.reason == trouble || own.failure.reason == COCOLL_GRID_POISONED,
@@ -261,8 +289,8 @@ struct World {
       for (int64_t i = 0; i < operation.count; ++i) {
         const float got = result[i];
         EXPECT(memcmp(&got, &wanted[static_cast<size_t>(i)], sizeof got) == 0,
-               "rank %d, operation %zu (fused %d, one-shot %d), element %lld of %lld: %g, not %g",
-               rank, which, operation.fused, operation.one_shot, static_cast<long long>(i),
+               "rank %d, operation %zu (fused %d, way %d), element %lld of %lld: %g, not %g", rank,
+               which, operation.fused, operation.way, static_cast<long long>(i),
                static_cast<long long>(operation.count), static_cast<double>(got),
                static_cast<double>(wanted[static_cast<size_t>(i)]));
       }
@@ -288,6 +316,7 @@ struct World {
   const int threads;
   uint64_t limit_nanoseconds = uint64_t{300} * 1000000000u;
   int trouble = 0;
+  bool elsewhere = false;
   std::vector<Rank> ranks;
   std::vector<Operation> list;
 };
@@ -295,7 +324,7 @@ struct World {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 5) leave("usage: grids WORLD_SIZE OPERATIONS SEED THREADS [silent | mismatched]", 64);
+  if (argc < 5) leave("usage: grids WORLD_SIZE OPERATIONS SEED THREADS [MODE [WAY]]", 64);
   cocoll::native_tests::start_watchdog(cocoll::native_tests::kWatchdogSeconds);
   const int world_size = atoi(argv[1]);
   World world(world_size, atoi(argv[2]), static_cast<unsigned>(atoi(argv[3])), atoi(argv[4]));
@@ -303,9 +332,26 @@ int main(int argc, char** argv) {
   if (trouble == "silent") {
     world.trouble = COCOLL_GRID_LATE;
     world.limit_nanoseconds = 200 * 1000000u;
-  } else if (trouble == "mismatched") {
+  } else if (trouble == "mismatched" || trouble == "elsewhere") {
     world.trouble = COCOLL_GRID_MISMATCH;
+    world.elsewhere = trouble == "elsewhere";
+    // Found out, not waited for.
+    world.limit_nanoseconds = 5 * kHastyNanoseconds;
+  } else if (trouble == "hasty") {
+    world.limit_nanoseconds = kHastyNanoseconds;
   }
+  if (argc > 6) {
+    const std::string way = argv[6];
+    for (size_t which = 0; which < world.list.size(); ++which) {
+      if (trouble != "hasty" && which != world.list.size() / 2) continue;
+      Operation& operation = world.list[which];
+      operation.fused = operation.zero = false;
+      operation.way = way == "low_latency" ? kLowLatency : way == "one_shot" ? kOneShot : kTwoShot;
+    }
+  }
+  // Epochs alternate, and none is that of cleared memory.
+  EXPECT(cocoll::epoch_after(0) == 1 && cocoll::epoch_after(~0u - 1) == ~0u, "epochs skip");
+  EXPECT(cocoll::epoch_after(~0u) == 2, "after the last epoch: %u", cocoll::epoch_after(~0u));
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < world_size; ++rank) {
     ranks.emplace_back([&world, rank] { world.run(rank); });

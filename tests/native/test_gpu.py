@@ -188,10 +188,23 @@ HUNTS = (
         ),
         *("thread", "threads", "graph", (WRONG_RESULT, RACE_STATUS)),
     ),
+    Hunt(
+        Plant(
+            "an epoch of words passed by the host",
+            "cocoll/kernels/low_latency.h",
+            "epoch_after(call.counters[place.block].pushed)",
+            "call.signature / 2u + (place.block < 0 ? 2u : 1u)",
+        ),
+        *("plain", "threads", "graph", (WRONG_RESULT,)),
+    ),
 )
 
 
-SHORT = ("no event between streams", "events in a capture")
+SHORT = (
+    "no event between streams",
+    "events in a capture",
+    "an epoch of words passed by the host",
+)
 
 
 @pytest.mark.parametrize("hunt", parameters(HUNTS, SHORT))

@@ -15,7 +15,9 @@ from tests.native.planting import Plant, parameters
 # As in checks.h.
 WRONG_RESULT = 3
 
-FLAGS, GRID, PACK = (f"cocoll/kernels/{name}.h" for name in ("flags", "grid", "pack"))
+FLAGS, GRID, LOW_LATENCY, PACK = (
+    f"cocoll/kernels/{name}.h" for name in ("flags", "grid", "low_latency", "pack")
+)
 
 
 def build_grids(build: Build, directory: Path, root: Path = ROOT) -> Path:
@@ -50,11 +52,12 @@ def test_blocks_of_several_threads(grids: tuple[Build, Path], seed: int) -> None
 
 
 @pytest.mark.parametrize(("world_size", "threads"), [(2, 1), (3, 3)])
-@pytest.mark.parametrize("trouble", ["silent", "mismatched"])
+@pytest.mark.parametrize("way", ["two_shot", "one_shot", "low_latency"])
+@pytest.mark.parametrize("trouble", ["silent", "mismatched", "elsewhere"])
 def test_a_rank_that_does_not_do_as_the_others(
-    grids: tuple[Build, Path], world_size: int, threads: int, trouble: str
+    grids: tuple[Build, Path], world_size: int, threads: int, trouble: str, way: str
 ) -> None:
-    done = run(grids, world_size, 20, 4, threads, trouble)
+    done = run(grids, world_size, 20, 4, threads, trouble, way)
     assert done.returncode == 0, done.stderr
 
 
@@ -74,6 +77,7 @@ class Hunt:
     build: str
     statuses: tuple[int, ...]
     threads: int = 1
+    mode: tuple[str, ...] = ()
 
 
 HUNTS = (
@@ -94,8 +98,8 @@ HUNTS = (
         Plant(
             "no meeting at the end",
             GRID,
-            "if (!one_shot && !alone) meet(call, place);",
-            "static_cast<void>(one_shot);",
+            "if (!one_shot && !low_latency && !alone) meet(call, place);",
+            "",
         ),
         *("thread", (RACE_STATUS,)),
     ),
@@ -103,8 +107,8 @@ HUNTS = (
         Plant(
             "flags raised before the block's threads have met",
             FLAGS,
-            "  place.synchronize();\n",
-            "",
+            "if (is_poisoned(call, place)) {",
+            "if (acquire_load(call.poisoned) != 0) {",
         ),
         *("thread", (RACE_STATUS,)),
         threads=3,
@@ -169,10 +173,111 @@ HUNTS = (
         ),
         *("address", (WRONG_RESULT, MEMORY_STATUS)),
     ),
+    Hunt(
+        Plant(
+            "an epoch pushed before its data",
+            LOW_LATENCY,
+            "__atomic_store_n(place + i, words[i], __ATOMIC_RELAXED);",
+            "{\n"
+            "    uint32_t* halves = reinterpret_cast<uint32_t*>(place + i);\n"
+            "    __atomic_store_n(halves, static_cast<uint32_t>(words[i]), __ATOMIC_RELAXED);\n"
+            "    for (volatile int turn = 0; turn < 100; turn = turn + 1) continue;\n"
+            "    __atomic_store_n(halves + 1, static_cast<uint32_t>(words[i] >> 32),\n"
+            "                     __ATOMIC_RELAXED);\n"
+            "  }",
+        ),
+        *("plain", (WRONG_RESULT,)),
+    ),
+    Hunt(
+        Plant(
+            "two plain stores for a word",
+            LOW_LATENCY,
+            "__atomic_store_n(place + i, words[i], __ATOMIC_RELAXED);",
+            "__builtin_memcpy(place + i, &words[i], 4),\n"
+            "    __builtin_memcpy(reinterpret_cast<uint32_t*>(place + i) + 1,\n"
+            "                     reinterpret_cast<const uint32_t*>(&words[i]) + 1, 4);",
+        ),
+        *("thread", (RACE_STATUS,)),
+    ),
+    Hunt(
+        Plant(
+            "one half for what is pushed",
+            LOW_LATENCY,
+            "(epoch & 1u) != 0 ? call.world_size * call.staging_bytes : 0",
+            "0",
+        ),
+        *("plain", (WRONG_RESULT,)),
+        mode=("hasty", "low_latency"),
+    ),
+    Hunt(
+        Plant(
+            "epochs of pushes counted by each block for itself",
+            LOW_LATENCY,
+            "block < call.block_limit; block += place.blocks",
+            "block == place.block; ++block",
+        ),
+        *("plain", (WRONG_RESULT,)),
+        mode=("hasty", "low_latency"),
+    ),
+    Hunt(
+        Plant(
+            "an epoch counted before all threads have read it",
+            GRID,
+            "if (place.any(poisoned)) {",
+            "if (poisoned) {",
+        ),
+        *("thread", (RACE_STATUS,)),
+        threads=3,
+    ),
+    Hunt(
+        Plant(
+            "an epoch that is that of cleared memory",
+            LOW_LATENCY,
+            "return epoch == ~uint32_t{0} ? 2u : epoch + 1u;",
+            "return epoch + 1u;",
+        ),
+        *("plain", (WRONG_RESULT,)),
+    ),
+    Hunt(
+        Plant(
+            "nothing pushed for no elements",
+            GRID,
+            "packs == 0 && (call.flags & COCOLL_GRID_LOW_LATENCY) != 0 ? 1 : packs",
+            "packs",
+        ),
+        *("plain", (WRONG_RESULT,)),
+        mode=("hasty", "low_latency"),
+    ),
+    Hunt(
+        Plant(
+            "a header that nobody looks at",
+            LOW_LATENCY,
+            "(headers[i][0] == pushing.header) & ",
+            "",
+        ),
+        *("plain", (WRONG_RESULT,)),
+        mode=("mismatched", "low_latency"),
+    ),
+    Hunt(
+        Plant(
+            "a peer that has gone elsewhere is waited for",
+            LOW_LATENCY,
+            "epochs_ahead(flag, call.counters[0].epoch) <= 0",
+            "epochs_ahead(flag, call.counters[0].epoch) < 1000",
+        ),
+        *("plain", (WRONG_RESULT,)),
+        mode=("elsewhere", "low_latency"),
+    ),
 )
 
 
-SHORT = ("relaxed flag", "no meeting at the end", "halves counted by each block for itself")
+SHORT = (
+    "relaxed flag",
+    "no meeting at the end",
+    "halves counted by each block for itself",
+    "an epoch pushed before its data",
+    "one half for what is pushed",
+)
 
 
 @pytest.mark.parametrize("hunt", parameters(HUNTS, SHORT))
@@ -181,7 +286,7 @@ def test_is_caught(hunt: Hunt, tmp_path: Path) -> None:
     root = hunt.plant.plant(tmp_path / "planted")
     built = build, build_grids(build, tmp_path, root)
     for seed in range(10):
-        done = run(built, 3, 60, seed, hunt.threads)
+        done = run(built, 3, 100, seed, hunt.threads, *hunt.mode)
         if done.returncode != 0:
             break
     assert done.returncode in hunt.statuses, f"status {done.returncode}\n{done.stderr[-3000:]}"
