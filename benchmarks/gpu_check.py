@@ -34,6 +34,7 @@ _STEPS = (
     ("epilogues", "benchmarks.gpu.correctness:check_epilogues", 90),
     ("graphs", "benchmarks.gpu.correctness:check_graphs", 60),
     ("launches", "benchmarks.gpu.speed:measure_launches", 60),
+    ("small", "benchmarks.gpu.speed:measure_small", 60),
     ("fused", "benchmarks.gpu.speed:measure_fused", 90),
     ("cupy", "benchmarks.gpu.peers:check_cupy", 60),
     ("torch", "benchmarks.gpu.peers:check_torch", 60),

@@ -9,7 +9,7 @@ from cocoll.errors import UsageError
 __all__ = ["Tuning"]
 
 _LINE_PAYLOAD_BYTES = 64
-_GPU_UNIT_BYTES = 128
+_GPU_UNIT_BYTES = {"gpu_ll_bytes": 16, "gpu_one_shot_bytes": 128, "gpu_window_bytes": 128}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,9 @@ class Tuning:
         Scratch of each rank for chunked operations.
     programs : int
         How many programs a communicator keeps.
+    gpu_ll_bytes : int
+        On GPUs, up to this size every rank pushes its data to all, with low latency, and reduces
+        everything; a multiple of 16. 0: never.
     gpu_one_shot_bytes : int
         On GPUs, up to this size every rank reduces everything from staging; a multiple of 128.
     gpu_window_bytes : int
@@ -57,6 +60,7 @@ class Tuning:
     slots: int = 2
     staging_bytes: int = 4 << 20
     programs: int = 256
+    gpu_ll_bytes: int = 8 << 10
     gpu_one_shot_bytes: int = 256 << 10
     gpu_window_bytes: int = 16 << 20
     gpu_segment_bytes: int = 64 << 20
@@ -83,11 +87,10 @@ class Tuning:
                 raise UsageError(
                     f"Tuning.{name} must be at least {least.get(name, 0)}; got {value}"
                 )
-        for name in ("gpu_one_shot_bytes", "gpu_window_bytes"):
-            if getattr(self, name) % _GPU_UNIT_BYTES:
+        for name, unit in _GPU_UNIT_BYTES.items():
+            if getattr(self, name) % unit:
                 raise UsageError(
-                    f"Tuning.{name} must be a multiple of {_GPU_UNIT_BYTES}; got "
-                    f"{getattr(self, name)}"
+                    f"Tuning.{name} must be a multiple of {unit}; got {getattr(self, name)}"
                 )
         if self.gpu_map_peers > 1:
             raise UsageError(f"Tuning.gpu_map_peers must be 0 or 1; got {self.gpu_map_peers}")

@@ -17,7 +17,8 @@ __all__ = ["check_collectives", "check_epilogues", "check_graphs", "check_proces
 _DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8")
 _EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 _MEMORIES = ("symmetric", "ordinary")
-_SMALL = {"gpu_one_shot_bytes": 16 << 10, "gpu_window_bytes": 1 << 20}
+# 1000 elements of a rank go with low latency or one-shot, by their size.
+_SMALL = {"gpu_ll_bytes": 8 << 10, "gpu_one_shot_bytes": 16 << 10, "gpu_window_bytes": 1 << 20}
 
 
 def _wide(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

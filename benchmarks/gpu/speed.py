@@ -11,8 +11,9 @@ import numpy as np
 import cocoll
 from benchmarks.gpu.setting import Setting, make, time_calls
 from cocoll import epilogues
+from cocoll.testing.graphs import Graphs
 
-__all__ = ["measure_fused", "measure_launches"]
+__all__ = ["measure_fused", "measure_launches", "measure_small"]
 
 _BETAS, _EPS, _LR = (0.9, 0.999), 1e-8, 1e-3
 
@@ -36,6 +37,39 @@ def measure_launches(setting: Setting) -> dict[str, Any]:
 
     seconds = setting.run(1, body)[0]
     return {"host_microseconds": seconds * 1e6, "wanted_microseconds": 3.0}
+
+
+def measure_small(setting: Setting) -> dict[str, Any]:
+    """Give the microseconds of a small all-reduce of two ranks, by both ways that it may go.
+
+    Replayed from a graph of many, so that the host's launches do not count.
+    """
+    of_a_graph, replays = setting.of(50, 5), setting.of(40, 2)
+    sizes = (64, 1024, 8192)
+    graphs = Graphs(setting.toolkit())
+
+    def body(comm: cocoll.Communicator) -> dict[str, float]:
+        found = {}
+        for nbytes in sizes:
+            x = make(comm, (nbytes // 4,), "float32", "ordinary")
+            stream = x.stream
+            call = comm.bind(cocoll.allreduce, x, "avg", stream=stream.handle)
+            with graphs.capture(stream.handle) as graph:
+                for _ in range(of_a_graph):
+                    call()
+
+            def replay(graph: Any = graph, handle: int = stream.handle) -> None:
+                graph.launch(handle)
+
+            samples = [time_calls(replay, stream.synchronize, replays) for _ in range(5)]
+            found[f"{call.algorithm} {nbytes}"] = min(samples) / of_a_graph * 1e6
+        return found
+
+    microseconds: dict[str, float] = {}
+    for low_latency_bytes in (max(sizes), 0):
+        both = setting.run(2, body, gpu_ll_bytes=low_latency_bytes)
+        microseconds |= {way: max(theirs[way] for theirs in both) for way in both[0]}
+    return {"microseconds_by_way_and_bytes": microseconds}
 
 
 def measure_fused(setting: Setting) -> dict[str, Any]:

@@ -85,6 +85,7 @@ cdef extern from "cuda/executor.h" namespace "cocoll::cuda" nogil:
         int blocks
         size_t staging_bytes
         size_t window_bytes
+        size_t low_latency_bytes
         uint64_t limit_nanoseconds
 
     cdef cppclass Segment:
@@ -127,6 +128,7 @@ cdef extern from "cuda/executor.h" namespace "cocoll::cuda" nogil:
         Result attach(int, const SegmentTicket&)
         void prepare(cocoll_grid_call*)
         void stage(cocoll_grid_call*, const void*)
+        void push(cocoll_grid_call*, const void*)
         uint64_t window(int)
         uint64_t greetings()
         Result open_wire(const Nccl*, const NcclUniqueId&)

@@ -75,6 +75,7 @@ class Endpoint:
     blocks: int
     staging_bytes: int
     window_bytes: int
+    low_latency_bytes: int
     timeout_seconds: float
     def __init__(
         self,
@@ -85,6 +86,7 @@ class Endpoint:
         blocks: int,
         staging_bytes: int,
         window_bytes: int,
+        low_latency_bytes: int,
         timeout_seconds: float,
     ) -> None: ...
     def ticket(self) -> bytes: ...
@@ -149,6 +151,7 @@ class Operation:
         copied_from: int | None = None,
         aligned: bool = False,
         zero_sources: bool = False,
+        low_latency: bool = False,
         alone: bool = False,
         stream: int = 0,
     ) -> None: ...

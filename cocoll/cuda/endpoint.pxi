@@ -14,6 +14,8 @@ cdef class Endpoint:
         The largest grid; agreed, and resident at once on every rank.
     staging_bytes, window_bytes : int
         What one-shot stages and what a chunk of an ordinary array takes, at most; agreed.
+    low_latency_bytes : int
+        What low latency pushes, at most; agreed, and a multiple of 16. 0: nothing.
     timeout_seconds : float
         How long kernels wait for peers.
     """
@@ -24,6 +26,7 @@ cdef class Endpoint:
     cdef readonly int blocks
     cdef readonly size_t staging_bytes
     cdef readonly size_t window_bytes
+    cdef readonly size_t low_latency_bytes
     cdef readonly double timeout_seconds
     cdef Executor* executor
     cdef readonly NcclLibrary nccl
@@ -34,7 +37,8 @@ cdef class Endpoint:
     cdef bint entered
 
     def __init__(self, Device device, int rank, int world_size, *, int blocks,
-                 size_t staging_bytes, size_t window_bytes, double timeout_seconds):
+                 size_t staging_bytes, size_t window_bytes, size_t low_latency_bytes,
+                 double timeout_seconds):
         cdef ExecutorOptions options
         cdef Result result
         self.device = device
@@ -46,6 +50,7 @@ cdef class Endpoint:
         self.blocks = options.blocks = blocks
         self.staging_bytes = options.staging_bytes = staging_bytes
         self.window_bytes = options.window_bytes = window_bytes
+        self.low_latency_bytes = options.low_latency_bytes = low_latency_bytes
         self.timeout_seconds = timeout_seconds
         options.device = device.ordinal
         options.limit_nanoseconds = <uint64_t>(min(timeout_seconds, 9e9) * 1e9)

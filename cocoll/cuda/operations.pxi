@@ -108,7 +108,8 @@ cdef class Operation:
 
     def launch(self, size_t function, int blocks, int64_t begin, int64_t end, sources,
                destinations, operands=(), layouts=(), *, own_source=None, copied_from=None,
-               bint aligned=False, bint zero_sources=False, bint alone=False, int stream=0):
+               bint aligned=False, bint zero_sources=False, bint low_latency=False,
+               bint alone=False, int stream=0):
         """Add a kernel.
 
         Parameters
@@ -120,7 +121,7 @@ cdef class Operation:
         sources : sequence of int
             Element 0 of every rank's source; empty where `own_source` is given.
         own_source : int, optional
-            Element 0 of this rank's source: one-shot, through the staging.
+            Element 0 of this rank's source: one-shot, through the staging, or low latency.
         copied_from : int, optional
             What the kernel that copies reads, 0 for zeros.
         destinations : sequence of sequence of int
@@ -129,7 +130,7 @@ cdef class Operation:
             Address, logical index of the first element, and which layout, or -1.
         layouts : sequence of (itemsize_bytes, shape, stride_bytes)
             Of operands that are strided or broadcast.
-        aligned, zero_sources, alone : bool
+        aligned, zero_sources, low_latency, alone : bool
             See ``grid_abi.h``.
         stream : int
             See `record`.
@@ -149,7 +150,9 @@ cdef class Operation:
             call.flags |= COCOLL_GRID_ALONE
         for index, address in enumerate(sources):
             call.sources[index] = <void*><intptr_t>address
-        if own_source is not None:
+        if own_source is not None and low_latency:
+            self.endpoint.executor.push(&call, <const void*><intptr_t>own_source)
+        elif own_source is not None:
             self.endpoint.executor.stage(&call, <const void*><intptr_t>own_source)
         if copied_from is not None:
             call.own_source = <const void*><intptr_t>copied_from

@@ -32,7 +32,13 @@ _THREADS = 512
 _PACKS_OF_A_THREAD = 4
 
 
-def blocks_for(side: DeviceSide, elements: int, itemsize_bytes: int) -> int:
+def blocks_for(
+    side: DeviceSide,
+    elements: int,
+    itemsize_bytes: int,
+    *,
+    packs_of_a_thread: int = _PACKS_OF_A_THREAD,
+) -> int:
     """Give the grid for some elements: from agreed numbers alone.
 
     Parameters
@@ -41,13 +47,15 @@ def blocks_for(side: DeviceSide, elements: int, itemsize_bytes: int) -> int:
         Of which the largest grid is asked.
     elements, itemsize_bytes : int
         The most that a rank works on.
+    packs_of_a_thread : int
+        Of 16 bytes.
 
     Returns
     -------
     int
         Equal on all ranks.
     """
-    of_a_block = _THREADS * _PACKS_OF_A_THREAD * max(1, _ALIGNED_BYTES // itemsize_bytes)
+    of_a_block = _THREADS * packs_of_a_thread * max(1, _ALIGNED_BYTES // itemsize_bytes)
     return max(1, min(side.endpoint.blocks, -(-elements // of_a_block)))
 
 
@@ -140,6 +148,7 @@ def add_reduction(
     largest: int,
     own_source: int | None = None,
     zero_sources: bool = False,
+    low_latency: bool = False,
     alone: bool = False,
     stream: int = 0,
 ) -> None:
@@ -157,7 +166,7 @@ def add_reduction(
         Of every rank, and of every result; element 0 of the logical vector.
     largest : int
         The most elements that a rank reduces: the grid depends on it.
-    own_source, zero_sources, alone, stream
+    own_source, zero_sources, low_latency, alone, stream
         As of `Operation.launch`.
     """
     itemsize = request.source.dtype.itemsize_bytes
@@ -174,9 +183,11 @@ def add_reduction(
     layouts = list(
         dict.fromkeys(operand.layout for operand in request.operands if operand.layout is not None)
     )
+    # With low latency one pack would wait behind another.
+    packs = 1 if low_latency else _PACKS_OF_A_THREAD
     operation.launch(
         request.side.function(request.spec),
-        blocks_for(request.side, largest, itemsize),
+        blocks_for(request.side, largest, itemsize, packs_of_a_thread=packs),
         begin,
         end,
         sources,
@@ -193,6 +204,7 @@ def add_reduction(
         own_source=own_source,
         aligned=all_aligned(starts),
         zero_sources=zero_sources,
+        low_latency=low_latency,
         alone=alone,
         stream=stream,
     )

@@ -4,7 +4,8 @@ What a composite means is its expansion into primitive steps; here it becomes a 
 meet each other, which give the same bits (docs/plans.md). Symmetric arrays are worked on where they
 lie. Ordinary ones go through a window of device memory, chunk by chunk: every rank copies what the
 owners will read, one kernel reduces, runs the epilogue and hands the results over, and every rank
-copies its own away. Small ones go one-shot: all that in one kernel.
+copies its own away. Small ones go one-shot: all that in one kernel; the smallest of them with low
+latency, in a kernel that does not even meet.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from cocoll.cuda.binding import Operation
     from cocoll.device.request import Request
 
-__all__ = ["add_composite", "owners_chunk_elements", "shared_chunk_elements"]
+__all__ = ["add_composite", "is_pushed", "owners_chunk_elements", "shared_chunk_elements"]
 
 _LANE_BYTES = 128
 
@@ -56,6 +57,24 @@ def add_composite(plan: Plan, request: Request, operation: Operation) -> bool:
         return False
     _KERNELS[type(body)](body, request, operation)
     return True
+
+
+def is_pushed(request: Request) -> bool:
+    """Say whether a one-shot all-reduce goes with low latency.
+
+    Parameters
+    ----------
+    request : Request
+        The all-reduce.
+
+    Returns
+    -------
+    bool
+        The same on all ranks.
+    """
+    limit_bytes = request.side.endpoint.low_latency_bytes
+    nbytes = request.count * request.source.dtype.itemsize_bytes
+    return request.comm.world_size > 1 and 0 < limit_bytes >= nbytes
 
 
 def owners_chunk_elements(request: Request) -> int:
@@ -95,6 +114,8 @@ def shared_chunk_elements(request: Request) -> int:
 
 
 def _add_one_shot(_: Composite, request: Request, operation: Operation) -> None:
+    # Pushed where it is small enough: then the kernel does not even meet. Whole packs of 4, 8 or 16
+    # bytes are pushed: they fit where the elements do.
     add_reduction(
         request,
         operation,
@@ -104,6 +125,7 @@ def _add_one_shot(_: Composite, request: Request, operation: Operation) -> None:
         [[result.address] for result in request.results],
         largest=request.count,
         own_source=request.source.address,
+        low_latency=is_pushed(request),
     )
 
 

@@ -111,6 +111,7 @@ def _make_endpoint(comm: Communicator, device: Device, everyone: list[dict[str, 
             blocks=min(blocks, comm.tuning.gpu_blocks, MAX_BLOCKS),
             staging_bytes=comm.tuning.gpu_one_shot_bytes,
             window_bytes=comm.tuning.gpu_window_bytes,
+            low_latency_bytes=comm.tuning.gpu_ll_bytes,
             timeout_seconds=comm.settings.timeout_seconds,
         )
     except CudaError as error:

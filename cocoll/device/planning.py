@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cocoll.algorithms import flat, native, one_shot, two_shot, wire_two_shot
 from cocoll.cuda.binding import Operation
 from cocoll.device.launches import add_arrival, add_copy, sign
 from cocoll.device.lowering import lower_plan
-from cocoll.device.mapped import add_composite, owners_chunk_elements, shared_chunk_elements
+from cocoll.device.mapped import (
+    add_composite,
+    is_pushed,
+    owners_chunk_elements,
+    shared_chunk_elements,
+)
 from cocoll.device.nccl import open_wire
 from cocoll.dtypes import DType
 from cocoll.failure import Kind, Option
@@ -107,6 +113,9 @@ def _choose_mapped(request: Request) -> Plan:
             alignment_elements=alignment,
         )
     everywhere = not (spec.zero_source or spec.is_sharded)
+    if everywhere and is_pushed(request):
+        # The same plan, whose staging is filled by the peers.
+        return replace(one_shot.plan_allreduce(rank, world_size, spec), name="low_latency")
     if everywhere and request.count * itemsize <= side.endpoint.staging_bytes:
         return one_shot.plan_allreduce(rank, world_size, spec)
     if side.native_toolkit is not None and _is_native(request):

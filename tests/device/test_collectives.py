@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from cocoll.cuda.toolkit import Toolkit
 
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8")
-# Nothing, one, a prime, one-shot's last and first beyond, several chunks and a ragged last one.
+# Nothing, one, a prime, one-shot's last and first beyond, several chunks and a ragged last one; the
+# least of them with low latency.
 COUNTS = (0, 1, 17, 255, 257, 4099, 50021)
 
 

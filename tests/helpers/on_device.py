@@ -30,7 +30,12 @@ __all__ = [
 ]
 
 #: Limits so low that a few thousand elements go through every way.
-TUNING = cocoll.Tuning(gpu_one_shot_bytes=1024, gpu_window_bytes=1 << 16, gpu_segment_bytes=1 << 20)
+TUNING = cocoll.Tuning(
+    gpu_ll_bytes=256,
+    gpu_one_shot_bytes=1024,
+    gpu_window_bytes=1 << 16,
+    gpu_segment_bytes=1 << 20,
+)
 
 MEMORIES = ("symmetric", "ordinary")
 

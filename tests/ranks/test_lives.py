@@ -115,6 +115,10 @@ def test_a_shard_is_forgotten_before_its_memory_goes() -> None:
         ("programs", 0),
         ("slots", 1.5),
         ("chunk_bytes", True),
+        ("gpu_ll_bytes", -16),
+        ("gpu_ll_bytes", 24),
+        ("gpu_one_shot_bytes", 0),
+        ("gpu_window_bytes", 65600),
     ],
 )
 def test_tunings_that_make_no_sense(field: str, value: Any) -> None:
