@@ -138,8 +138,8 @@ HUNTS = (
         Plant(
             "no event between streams",
             EXECUTOR,
-            "if (last_ != nullptr) result =",
-            "if (last_ != nullptr && stream == nullptr) result =",
+            "if (last != nullptr) result =",
+            "if (last != nullptr && stream == nullptr) result =",
         ),
         *("thread", "threads", "eager", (RACE_STATUS, WRONG_RESULT)),
     ),
