@@ -60,6 +60,7 @@ COCOLL_INLINE Pack<T, kElements> load_pack(const T* place) {
 #else
   copy_bytes(&pack, place, sizeof(pack));
 #endif
+  COCOLL_COUNT_BYTES(sizeof(pack), 0);
   return pack;
 }
 
@@ -76,6 +77,7 @@ COCOLL_INLINE void store_pack(T* place, const Pack<T, kElements>& pack) {
 #else
   copy_bytes(place, &pack, sizeof(pack));
 #endif
+  COCOLL_COUNT_BYTES(0, sizeof(pack));
 }
 
 // Where element `index` of a strided or broadcast array lies. Called and not copied: in every place
@@ -108,6 +110,7 @@ struct Part {
 template <class T, int kElements>
 COCOLL_INLINE Pack<T, kElements> load_part(const T* place, const Part& part) {
   if (part.whole) return load_pack<T, kElements>(place);
+  COCOLL_COUNT_BYTES(part.valid * sizeof(T), 0);
   Pack<T, kElements> pack;
   COCOLL_UNROLL for (int i = 0; i < kElements; ++i) pack.values[i] =
       i < part.valid ? place[i] : T{};
@@ -119,6 +122,7 @@ COCOLL_INLINE void store_part(T* place, const Part& part, const Pack<T, kElement
   if (part.whole) {
     store_pack(place, pack);
   } else {
+    COCOLL_COUNT_BYTES(0, part.valid * sizeof(T));
     COCOLL_UNROLL for (int i = 0; i < kElements; ++i) {
       if (i < part.valid) place[i] = pack.values[i];
     }
@@ -134,6 +138,7 @@ COCOLL_INLINE void open_part(const cocoll_grid_call& call, const cocoll_grid_arr
     const T* place = static_cast<const T*>(array.data) + (part.index - array.origin);
     pack = load_part<T, kElements>(place, part);
   } else {
+    COCOLL_COUNT_BYTES(part.valid * sizeof(T), 0);
     COCOLL_UNROLL for (int i = 0; i < kElements; ++i) {
       pack.values[i] = i < part.valid ? *element_place<T>(call, array, part.index + i) : T{};
     }
@@ -156,6 +161,7 @@ COCOLL_INLINE void close_part(const cocoll_grid_call& call, const cocoll_grid_ar
   if (array.layout < 0) {
     store_part(static_cast<T*>(array.data) + (part.index - array.origin), part, pack);
   } else {
+    COCOLL_COUNT_BYTES(0, part.valid * sizeof(T));
     COCOLL_UNROLL for (int i = 0; i < kElements; ++i) {
       if (i < part.valid) *element_place<T>(call, array, part.index + i) = pack.values[i];
     }

@@ -37,6 +37,11 @@
 
 #endif  // COCOLL_DEVICE
 
+// What a pack loads and stores of memory, for tests that count.
+#ifndef COCOLL_COUNT_BYTES
+#define COCOLL_COUNT_BYTES(loaded, stored)
+#endif
+
 namespace cocoll {
 
 // Bits of one value seen as another type of the same size.
