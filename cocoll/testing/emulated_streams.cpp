@@ -189,7 +189,10 @@ StreamState* find(cuda::Stream stream) {
 
 // ---- captures ----------------------------------------------------------------------------------
 
+std::atomic<uint64_t> captures_begun{0};
+
 struct Capture {
+  const uint64_t id = ++captures_begun;
   bool is_global = false;
   bool has_ended = false;
   std::vector<std::shared_ptr<StreamState>> streams;  // the one where it began is the first
@@ -380,6 +383,16 @@ Result cuStreamIsCapturing(cuda::Stream stream, int* status) {
   if (state == nullptr) return kInvalidHandle;
   const std::lock_guard<std::mutex> lock(capture_mutex);
   *status = state->capture != nullptr ? cuda::kCaptureActive : cuda::kCaptureNone;
+  return cuda::kSuccess;
+}
+
+Result cuStreamGetCaptureInfo_v2(cuda::Stream stream, int* status, uint64_t* id, void*, void*,
+                                 size_t*) {
+  StreamState* state = find(stream);
+  if (state == nullptr) return kInvalidHandle;
+  const std::lock_guard<std::mutex> lock(capture_mutex);
+  *status = state->capture != nullptr ? cuda::kCaptureActive : cuda::kCaptureNone;
+  if (state->capture != nullptr && id != nullptr) *id = state->capture->id;
   return cuda::kSuccess;
 }
 

@@ -48,6 +48,45 @@ class Capture:
         finally:
             self._library.cuGraphDestroy(graph)
 
+    def fork(self, other: int) -> None:
+        """Take another stream into the capture, behind what has been captured.
+
+        Parameters
+        ----------
+        other : int
+            Its handle; `join` it before the capture ends.
+
+        Raises
+        ------
+        CudaError
+            The driver refuses.
+        """
+        self._order(self._stream, other)
+
+    def join(self, other: int) -> None:
+        """Let the stream of the capture wait for another one that was taken in.
+
+        Parameters
+        ----------
+        other : int
+            Its handle.
+
+        Raises
+        ------
+        CudaError
+            The driver refuses.
+        """
+        self._order(other, self._stream)
+
+    def _order(self, before: int, after: int) -> None:
+        event = ctypes.c_void_p()
+        _check(self._library.cuEventCreate(ctypes.byref(event), 0))
+        try:
+            _check(self._library.cuEventRecord(event, ctypes.c_void_p(before)))
+            _check(self._library.cuStreamWaitEvent(ctypes.c_void_p(after), event, 0))
+        finally:
+            self._library.cuEventDestroy_v2(event)
+
     def launch(self, stream: int) -> None:
         """Replay it on a stream.
 
