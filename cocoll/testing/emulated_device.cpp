@@ -268,6 +268,9 @@ Result cuGetErrorString(Result result, const char** text) {
     case cuda::kCaptureUnsupported:
       *text = "operation not permitted when stream is capturing";
       break;
+    case 901:
+      *text = "operation failed due to a previous error during capture";
+      break;
     default:
       *text = "an error of the emulated device";
       break;
@@ -342,7 +345,7 @@ Result cuCtxEnablePeerAccess(cuda::Context peer, unsigned) {
 
 Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
   if (!has_context()) return kInvalidContext;
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
+  if (capture_forbids(__func__)) return cuda::kCaptureUnsupported;
   if (bytes == 0) return kInvalidValue;
   const int fd = memfd_create("emulated device", MFD_CLOEXEC);
   if (fd < 0) return cuda::kOutOfMemory;
@@ -364,7 +367,7 @@ Result cuMemAlloc_v2(DevicePointer* pointer, size_t bytes) {
 }
 
 Result cuMemFree_v2(DevicePointer pointer) {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
+  if (capture_forbids(__func__)) return cuda::kCaptureUnsupported;
   Memory& all = memory();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto found = all.allocations.find(pointer);
@@ -380,7 +383,7 @@ Result cuMemFree_v2(DevicePointer pointer) {
 
 Result cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
   if (!has_context()) return kInvalidContext;
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
+  if (capture_forbids(__func__)) return cuda::kCaptureUnsupported;
   *pointer = aligned_alloc(64, (bytes + 63) / 64 * 64);
   return *pointer == nullptr ? cuda::kOutOfMemory : cuda::kSuccess;
 }
@@ -446,7 +449,7 @@ Result cuIpcGetMemHandle(cuda::IpcMemHandle* handle, DevicePointer pointer) {
 }
 
 Result cuIpcOpenMemHandle_v2(DevicePointer* pointer, cuda::IpcMemHandle handle, unsigned) {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
+  if (capture_forbids(__func__)) return cuda::kCaptureUnsupported;
   Handle contents;
   memcpy(&contents, &handle, sizeof contents);
   if (contents.magic != kHandleMagic) return fault("an IPC handle that is none");
@@ -488,7 +491,7 @@ Result cuIpcCloseMemHandle(DevicePointer pointer) {
 
 // An image is the path of a library of kernels that g++ has built.
 Result cuModuleLoadData(cuda::Module* module, const void* image) {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
+  if (capture_forbids(__func__)) return cuda::kCaptureUnsupported;
   void* library = dlopen(static_cast<const char*>(image), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return kInvalidImage;
   *module = reinterpret_cast<cuda::Module>(library);

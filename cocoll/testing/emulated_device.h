@@ -31,8 +31,9 @@ int setting(const char* name, int usual);
 // Notes what would go wrong silently on a GPU; gives `result`.
 Result fault(const std::string& what, Result result = kInvalidValue);
 
-// Whether a call that waits or allocates is refused, because something is being captured.
-bool capture_forbids();
+// Whether a call that waits or allocates is refused, because something is being captured. As with
+// CUDA, the captures that forbid it are lost: nothing but their end is taken from then on.
+bool capture_forbids(const char* call);
 
 // That of the thread's context, or -1.
 int current_device();

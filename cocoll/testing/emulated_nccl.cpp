@@ -258,7 +258,8 @@ NcclResult check_caller() {
     fault("the emulated NCCL makes no communicators in groups");
     return kInvalidUsage;
   }
-  return capture_forbids() || current_device() < 0 ? kUnhandledCudaError : kNcclSuccess;
+  return capture_forbids("making a communicator") || current_device() < 0 ? kUnhandledCudaError
+                                                                          : kNcclSuccess;
 }
 
 NcclResult join(NcclCommunicator* made, const NcclUniqueId& id, int world_size, int rank,

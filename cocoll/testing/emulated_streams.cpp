@@ -13,7 +13,9 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cocoll/testing/emulated_device.h"
@@ -23,12 +25,19 @@ using namespace cocoll::emulated;
 
 namespace {
 
+constexpr Result kCaptureInvalidated = 901;
 constexpr Result kCaptureMerge = 902;
 constexpr Result kCaptureUnmatched = 903;
 constexpr Result kCaptureUnjoined = 904;
 constexpr Result kCaptureIsolation = 905;
 constexpr Result kCaptureImplicit = 906;
 constexpr Result kCapturedEvent = 907;
+constexpr Result kCaptureWrongThread = 908;
+
+constexpr int kCaptureStatusInvalidated = 2;
+
+// Of captures and of threads: whom they keep from calls that wait or allocate.
+enum CaptureMode : int { kGlobal, kThreadLocal, kRelaxed, kCaptureModes };
 
 void delay(std::mt19937* random) {
   const unsigned drawn = static_cast<unsigned>((*random)());
@@ -193,7 +202,9 @@ std::atomic<uint64_t> captures_begun{0};
 
 struct Capture {
   const uint64_t id = ++captures_begun;
-  bool is_global = false;
+  const std::thread::id thread = std::this_thread::get_id();  // where it began
+  CaptureMode mode = kGlobal;
+  bool is_invalidated = false;
   bool has_ended = false;
   std::vector<std::shared_ptr<StreamState>> streams;  // the one where it began is the first
   Nodes nodes;
@@ -229,31 +240,57 @@ struct Capture {
     return std::find(seen.begin(), seen.end(), false) == seen.end();
   }
 
-  void end() {
+  int status() const { return is_invalidated ? kCaptureStatusInvalidated : cuda::kCaptureActive; }
+
+  // Gives what was captured.
+  Nodes end() {
     has_ended = true;
     for (const auto& stream : streams) {
       stream->capture = nullptr;
       stream->last.clear();
     }
     streams.clear();
+    return std::exchange(nodes, {});
   }
 };
 
 // Of all that captures change; threads capture side by side, and may wait for each other's events.
 std::mutex capture_mutex;
 
-// While anything is captured, calls that wait or allocate are refused: in the whole process or, if
-// the capture is the thread's own, on this thread.
-constexpr int kCaptureModeGlobal = 0;
-std::atomic<int> global_captures{0};
-thread_local int own_captures = 0;
+// Under the mutex.
+std::vector<Capture*>& open_captures() {
+  static std::vector<Capture*>* made = new std::vector<Capture*>;
+  return *made;
+}
 
-void count_capture(bool is_global, int change) {
-  if (is_global) {
-    global_captures += change;
-  } else {
-    own_captures += change;
-  }
+// What a thread asks to be kept from.
+thread_local CaptureMode threads_mode = kGlobal;
+
+bool forbids(const Capture& capture) {
+  if (capture.mode == kRelaxed || threads_mode == kRelaxed) return false;
+  if (capture.thread == std::this_thread::get_id()) return true;
+  return capture.mode == kGlobal && threads_mode == kGlobal;
+}
+
+// Under the mutex.
+void invalidate(Capture* capture, const char* call) {
+  if (capture->is_invalidated) return;
+  capture->is_invalidated = true;
+  fault(std::string(call) + " invalidates a capture");
+}
+
+int status_of(const StreamState& stream) {
+  return stream.capture == nullptr ? cuda::kCaptureNone : stream.capture->status();
+}
+
+// Whether a call that waits for a stream is refused; not even threads in relaxed mode may ask for
+// one that is captured.
+bool capture_forbids_stream(StreamState* stream, const char* call) {
+  if (capture_forbids(call)) return true;
+  const std::lock_guard<std::mutex> lock(capture_mutex);
+  if (stream == nullptr || stream->capture == nullptr) return false;
+  invalidate(stream->capture.get(), call);
+  return true;
 }
 
 struct EventState {
@@ -277,10 +314,14 @@ bool wait_in_capture(StreamState* stream, EventState* event, Result* result) {
   const std::shared_ptr<Capture> capture = event->capture;
   if (capture == nullptr) {
     if (stream->capture == nullptr) return false;
+    *result = kCaptureInvalidated;
+    if (stream->capture->is_invalidated) return true;
     *result = fault("a capture waits for an event of outside", kCaptureIsolation);
     return true;
   }
-  if (capture->has_ended) {
+  if (capture->is_invalidated && !capture->has_ended) {
+    *result = kCaptureInvalidated;
+  } else if (capture->has_ended) {
     *result = fault("a wait for an event of a capture that has ended", kCapturedEvent);
   } else if (stream == streams().usual) {
     *result = fault("stream 0 waits for an event of a capture", kCaptureImplicit);
@@ -300,7 +341,16 @@ bool wait_in_capture(StreamState* stream, EventState* event, Result* result) {
 
 namespace cocoll::emulated {
 
-bool capture_forbids() { return global_captures != 0 || own_captures != 0; }
+bool capture_forbids(const char* call) {
+  const std::lock_guard<std::mutex> lock(capture_mutex);
+  bool is_forbidden = false;
+  for (Capture* capture : open_captures()) {
+    if (!forbids(*capture)) continue;
+    is_forbidden = true;
+    invalidate(capture, call);
+  }
+  return is_forbidden;
+}
 
 Result submit(cuda::Stream stream, Work work) {
   StreamState* state = find(stream);
@@ -308,6 +358,7 @@ Result submit(cuda::Stream stream, Work work) {
   {
     const std::lock_guard<std::mutex> lock(capture_mutex);
     if (state->capture != nullptr) {
+      if (state->capture->is_invalidated) return kCaptureInvalidated;
       state->capture->add(state, std::move(work));
       return cuda::kSuccess;
     }
@@ -327,7 +378,7 @@ extern "C" {
 // ---- the driver: streams and events ------------------------------------------------------------
 
 Result cuCtxSynchronize() {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
+  if (capture_forbids(__func__)) return cuda::kCaptureUnsupported;
   std::map<StreamState*, std::shared_ptr<StreamState>> alive;
   {
     const std::lock_guard<std::mutex> lock(streams().mutex);
@@ -364,16 +415,16 @@ Result cuStreamDestroy_v2(cuda::Stream stream) {
 }
 
 Result cuStreamSynchronize(cuda::Stream stream) {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
   StreamState* state = find(stream);
+  if (capture_forbids_stream(state, __func__)) return cuda::kCaptureUnsupported;
   if (state == nullptr) return kInvalidHandle;
   state->synchronize();
   return cuda::kSuccess;
 }
 
 Result cuStreamQuery(cuda::Stream stream) {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
   StreamState* state = find(stream);
+  if (capture_forbids_stream(state, __func__)) return cuda::kCaptureUnsupported;
   if (state == nullptr) return kInvalidHandle;
   return state->idle() ? cuda::kSuccess : cuda::kNotReady;
 }
@@ -382,7 +433,7 @@ Result cuStreamIsCapturing(cuda::Stream stream, int* status) {
   StreamState* state = find(stream);
   if (state == nullptr) return kInvalidHandle;
   const std::lock_guard<std::mutex> lock(capture_mutex);
-  *status = state->capture != nullptr ? cuda::kCaptureActive : cuda::kCaptureNone;
+  *status = status_of(*state);
   return cuda::kSuccess;
 }
 
@@ -391,7 +442,7 @@ Result cuStreamGetCaptureInfo_v2(cuda::Stream stream, int* status, uint64_t* id,
   StreamState* state = find(stream);
   if (state == nullptr) return kInvalidHandle;
   const std::lock_guard<std::mutex> lock(capture_mutex);
-  *status = state->capture != nullptr ? cuda::kCaptureActive : cuda::kCaptureNone;
+  *status = status_of(*state);
   if (state->capture != nullptr && id != nullptr) *id = state->capture->id;
   return cuda::kSuccess;
 }
@@ -412,6 +463,7 @@ Result cuEventRecord(cuda::Event event, cuda::Stream stream) {
   const std::shared_ptr<EventState> shared = find(event);
   {
     const std::lock_guard<std::mutex> lock(capture_mutex);
+    if (status_of(*state) == kCaptureStatusInvalidated) return kCaptureInvalidated;
     shared->capture = state->capture;
     shared->last = state->last;
     if (state->capture != nullptr) return cuda::kSuccess;
@@ -429,7 +481,7 @@ Result cuEventRecord(cuda::Event event, cuda::Stream stream) {
 }
 
 Result cuEventQuery(cuda::Event event) {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
+  if (capture_forbids(__func__)) return cuda::kCaptureUnsupported;
   const std::shared_ptr<EventState> shared = find(event);
   {
     const std::lock_guard<std::mutex> lock(capture_mutex);
@@ -463,12 +515,19 @@ Result cuStreamWaitEvent(cuda::Stream stream, cuda::Event event, unsigned) {
 Result cuStreamBeginCapture_v2(cuda::Stream stream, int mode) {
   StreamState* state = find(stream);
   if (state == nullptr || stream == nullptr) return kInvalidValue;
+  if (mode < 0 || mode >= kCaptureModes) return kInvalidValue;
   const std::lock_guard<std::mutex> lock(capture_mutex);
   if (state->capture != nullptr) return kInvalidValue;
   const auto capture = std::make_shared<Capture>();
-  capture->is_global = mode == kCaptureModeGlobal;
+  capture->mode = static_cast<CaptureMode>(mode);
   capture->join(state, capture);
-  count_capture(capture->is_global, 1);
+  open_captures().push_back(capture.get());
+  return cuda::kSuccess;
+}
+
+Result cuThreadExchangeStreamCaptureMode(int* mode) {
+  if (*mode < 0 || *mode >= kCaptureModes) return kInvalidValue;
+  *mode = std::exchange(threads_mode, static_cast<CaptureMode>(*mode));
   return cuda::kSuccess;
 }
 
@@ -482,18 +541,23 @@ Result cuStreamEndCapture(cuda::Stream stream, Graph** graph) {
   if (capture->streams[0].get() != state) {
     return fault("a capture was ended on a stream where it did not begin", kCaptureUnmatched);
   }
+  if (capture->mode != kRelaxed && capture->thread != std::this_thread::get_id()) {
+    return fault("a capture was ended by a thread that did not begin it", kCaptureWrongThread);
+  }
   const bool is_joined = capture->is_joined();
-  count_capture(capture->is_global, -1);
-  capture->end();
+  std::vector<Capture*>& all = open_captures();
+  all.erase(std::find(all.begin(), all.end(), capture.get()));
+  Nodes nodes = capture->end();
+  if (capture->is_invalidated) return kCaptureInvalidated;
   if (!is_joined) {
     return fault("a capture was ended before it waited for all its streams", kCaptureUnjoined);
   }
-  *graph = new Graph{std::make_shared<const Nodes>(std::move(capture->nodes))};
+  *graph = new Graph{std::make_shared<const Nodes>(std::move(nodes))};
   return cuda::kSuccess;
 }
 
 Result cuGraphInstantiateWithFlags(Graph** executable, Graph* graph, unsigned long long) {
-  if (capture_forbids()) return cuda::kCaptureUnsupported;
+  if (capture_forbids(__func__)) return cuda::kCaptureUnsupported;
   *executable = new Graph(*graph);
   return cuda::kSuccess;
 }

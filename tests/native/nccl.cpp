@@ -22,7 +22,11 @@ namespace {
 namespace cuda = cocoll::cuda;
 using namespace cocoll::native_tests;
 
+constexpr int kGlobalCapture = 0;
 constexpr int kThreadsOwnCapture = 1;
+constexpr int kRelaxedCapture = 2;
+constexpr int kInvalidated = 901;
+
 class Rank : public NcclCollectives {
  public:
   Rank(const Options& options, Lobby* lobby, int rank)
@@ -325,7 +329,6 @@ class Rank : public NcclCollectives {
     CHECK(extras_.begin(main, kThreadsOwnCapture));
     expect_fault(driver_.stream_wait_event(main, outside, 0), 905);
     CHECK(driver_.event_record(event, main));
-    EXPECT(driver_.event_query(event) == cuda::kCaptureUnsupported, "in a capture");
     CHECK(driver_.stream_wait_event(side, event, 0));
     CHECK(extras_.clear_words(words.device, 1, 10, side));
     expect_fault(extras_.end(side, &graph), 903);
@@ -333,12 +336,73 @@ class Rank : public NcclCollectives {
     EXPECT(graph == nullptr, "no graph");
     expect_fault(driver_.event_query(event), 907);
     expect_fault(driver_.stream_wait_event(side, event, 0), 907);
+    lose_captures();
     CHECK(driver_.event_record(event, main));
     CHECK(driver_.stream_wait_event(side, event, 0));
     synchronize();
     CHECK(driver_.event_query(event));
     CHECK(driver_.event_destroy(event));
     CHECK(driver_.event_destroy(outside));
+  }
+
+  // What may not be called while something is captured, by whom, and what becomes of the capture.
+  void lose_captures() {
+    const auto [main, side] = streams_;
+    Array<unsigned> words(&driver_, 10);
+    cuda::Event event;
+    CHECK(driver_.event_create(&event, cuda::kEventDisableTiming));
+    CHECK(driver_.event_record(event, side));
+    CHECK(driver_.stream_synchronize(side));
+    void* graph = nullptr;
+    int status = cuda::kCaptureNone;
+    for (const int mode : {kThreadsOwnCapture, kRelaxedCapture}) {
+      const bool is_strict = mode == kThreadsOwnCapture;
+      CHECK(extras_.begin(main, mode));
+      CHECK(extras_.clear_words(words.device, 1, 10, main));
+      std::thread([&] { CHECK(driver_.event_query(event)); }).join();  // of no interest to others
+      with_mode(kRelaxedCapture, [&] { CHECK(driver_.event_query(event)); });
+      if (is_strict) {
+        with_mode(kThreadsOwnCapture,
+                  [&] { expect_fault(driver_.event_query(event), cuda::kCaptureUnsupported); });
+      } else {
+        CHECK(driver_.event_query(event));
+      }
+      CHECK(driver_.stream_is_capturing(main, &status));
+      EXPECT(status == (is_strict ? 2 : 1), "%d", status);
+      const int wanted = is_strict ? kInvalidated : cuda::kSuccess;
+      EXPECT(extras_.clear_words(words.device, 2, 10, main) == wanted, "mode %d", mode);
+      EXPECT(driver_.event_record(event, main) == wanted, "mode %d", mode);
+      EXPECT(extras_.end(main, &graph) == wanted, "mode %d", mode);
+      EXPECT((graph == nullptr) == is_strict, "mode %d", mode);
+      if (graph != nullptr) CHECK(extras_.destroy(graph));
+      CHECK(driver_.event_record(event, side));
+      CHECK(driver_.stream_synchronize(side));
+    }
+    // One that the whole process must heed: there must be no other ranks in it.
+    if (!options_.as_processes && world_size_ != 1) {
+      CHECK(driver_.event_destroy(event));
+      return;
+    }
+    CHECK(extras_.begin(main, kGlobalCapture));
+    std::thread([&] {
+      with_mode(kRelaxedCapture, [&] { CHECK(driver_.event_query(event)); });
+      with_mode(kThreadsOwnCapture, [&] { CHECK(driver_.event_query(event)); });
+    }).join();
+    CHECK(extras_.end(main, &graph));
+    CHECK(extras_.destroy(graph));
+    CHECK(extras_.begin(main, kGlobalCapture));
+    std::thread([&] {
+      EXPECT(driver_.event_query(event) == cuda::kCaptureUnsupported, "beside a global capture");
+    }).join();
+    expect_fault(extras_.end(main, &graph), kInvalidated);
+    CHECK(driver_.event_destroy(event));
+  }
+
+  template <class Body>
+  void with_mode(int mode, const Body& body) {
+    CHECK(extras_.exchange_mode(&mode));
+    body();
+    CHECK(extras_.exchange_mode(&mode));
   }
 
   // What NCCL refuses, or what would end badly.
@@ -361,10 +425,12 @@ class Rank : public NcclCollectives {
     cuda::NcclCommunicator other = nullptr;
     void* graph = nullptr;
     CHECK_NCCL(nccl_.comm_split(comm, rank_, 0, &other, nullptr));
+    cuda::NcclCommunicator none = nullptr;
+    CHECK(extras_.begin(main, kThreadsOwnCapture));
+    expect_fault(nccl_.comm_split(comm, 0, 0, &none, nullptr), 1);
+    EXPECT(none == nullptr && extras_.end(main, &graph) == kInvalidated, "in a capture");
     CHECK(extras_.begin(main, kThreadsOwnCapture));
     CHECK_NCCL(nccl_.all_reduce(array.device, array.device, 1, 2, kSum, other, main));
-    cuda::NcclCommunicator none = nullptr;
-    EXPECT(nccl_.comm_split(comm, 0, 0, &none, nullptr) == 1 && none == nullptr, "in a capture");
     CHECK(extras_.end(main, &graph));
     CHECK(extras_.launch(graph, side));
     synchronize();

@@ -28,6 +28,7 @@ struct Extras {
   cuda::Result (*end)(cuda::Stream stream, void** graph);
   cuda::Result (*launch)(void* graph, cuda::Stream stream);
   cuda::Result (*destroy)(void* graph);
+  cuda::Result (*exchange_mode)(int* mode);
   int (*faults)();
   const char* (*fault_text)();
   int (*allocations)();
@@ -103,6 +104,7 @@ class NcclRank {
     resolve(&extras_.end, "cuStreamEndCapture");
     resolve(&extras_.launch, "cuGraphLaunch");
     resolve(&extras_.destroy, "cuGraphDestroy");
+    resolve(&extras_.exchange_mode, "cuThreadExchangeStreamCaptureMode");
     resolve(&extras_.faults, "emulated_fault_count");
     resolve(&extras_.fault_text, "emulated_faults");
     resolve(&extras_.allocations, "emulated_allocation_count");
