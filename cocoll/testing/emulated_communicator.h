@@ -50,11 +50,46 @@ typedef std::vector<Call> Calls;
 
 class Communicator {
  public:
-  Communicator(std::shared_ptr<Region> region, int rank, int world_size)
-      : region(std::move(region)), rank(rank), world_size(world_size) {}
+  Communicator(std::shared_ptr<Region> region, int rank, int world_size, bool is_blocking)
+      : region(std::move(region)), rank(rank), world_size(world_size), is_blocking(is_blocking) {}
 
   Meeting& meeting() { return region->meeting(); }
   Seat& seat() { return meeting().seats[rank]; }
+
+  // What the first use of connections waits for: words that their other ends set. Says that this
+  // end has come.
+  std::vector<const std::atomic<int>*> connect(const Calls& calls) {
+    std::vector<const std::atomic<int>*> awaited;
+    const auto add = [&](Lane lane, int peer, bool sends, bool receives) {
+      if (peer == rank) return;
+      Channel& there = region->channel(lane, rank, peer);
+      Channel& here = region->channel(lane, peer, rank);
+      if (sends && there.sender_came.exchange(1) == 0) awaited.push_back(&there.receiver_came);
+      if (receives && here.receiver_came.exchange(1) == 0) awaited.push_back(&here.sender_came);
+    };
+    for (const Call& call : calls) {
+      const bool sends = call.kind == Kind::kSend, receives = call.kind == Kind::kReceive;
+      if (sends || receives) {
+        add(kPointToPoint, call.peer, sends, receives);
+        continue;
+      }
+      for (int peer = 0; peer < world_size; ++peer) add(kCollective, peer, true, true);
+    }
+    return awaited;
+  }
+
+  // What goes on in a thread of its own, if the communicator is not blocking. As long as its state
+  // is "in progress", nothing else may use the communicator.
+  void begin_job() {
+    ++jobs_;
+    state.store(cuda::kNcclInProgress);
+  }
+
+  // Its last use of the communicator.
+  void end_job(cuda::NcclResult result) {
+    state.store(result);
+    --jobs_;
+  }
 
   // What a stream runs: a group, when its turn has come.
   void run(const Calls& calls, uint64_t turn) {
@@ -71,11 +106,20 @@ class Communicator {
     aborted.store(true);
     meeting().aborted.store(1);
     Patience patience;
-    while (moving_.load() != 0) patience.wait();
+    while (moving_.load() != 0 || jobs_.load() != 0) patience.wait();
+  }
+
+  // As NCCL does: graphs hold what they were captured with.
+  void await_graphs() const {
+    Patience patience;
+    while (in_graphs.use_count() > 1) patience.wait();
   }
 
   const std::shared_ptr<Region> region;
   const int rank, world_size;
+  const bool is_blocking;
+  const std::shared_ptr<void> in_graphs = std::make_shared<int>(0);  // which share it
+  std::atomic<cuda::NcclResult> state{cuda::kNcclSuccess};
   uint64_t splits = 0;
   std::atomic<bool> aborted{false};
   std::atomic<bool> closed{false};                // its handle is no longer valid
@@ -166,7 +210,7 @@ class Communicator {
     if (to != from) memcpy(to, from, bytes);
   }
 
-  std::atomic<int> moving_{0};
+  std::atomic<int> moving_{0}, jobs_{0};
 };
 
 }  // namespace cocoll::emulated

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "cocoll/cuda/driver.h"
@@ -50,6 +51,8 @@ struct Work {
   std::function<Item()> issue;
   // Works of one owner run in the order issued, also where a graph leaves them unordered.
   const void* owner = nullptr;
+  // Kept for as long as a capture or a graph may issue it.
+  std::shared_ptr<void> held = nullptr;
 };
 
 // Queues work, or takes it into the graph that is being captured.

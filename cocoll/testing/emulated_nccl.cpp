@@ -3,7 +3,8 @@
 //
 // Groups move as one, and strictly: see emulated_transport.h. Groups of one communicator run in the
 // order issued, whatever streams they are on. Ranks that disagree hang until they abort, as they do
-// with NCCL.
+// with NCCL. What first uses a connection waits on the host for the peer's host: in the call or, if
+// the communicator does not block, in a thread that queues the group in the end.
 //
 // Environment: COCOLL_EMULATED_NCCL_VERSION (default 22809), and of NCCL's own
 // NCCL_MULTI_RANK_GPU_ENABLE and NCCL_HOSTID (ranks that differ in it are on different hosts).
@@ -11,12 +12,15 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,6 +30,7 @@
 
 namespace cuda = cocoll::cuda;
 using namespace cocoll::emulated;
+using cuda::kNcclInProgress;
 using cuda::kNcclSuccess;
 using cuda::NcclCommunicator;
 using cuda::NcclResult;
@@ -75,13 +80,19 @@ std::shared_ptr<Communicator> find(NcclCommunicator handle) {
   return nullptr;
 }
 
-std::shared_ptr<Communicator> remove(NcclCommunicator handle) {
-  const std::shared_ptr<Communicator> communicator = find(handle);
-  if (communicator == nullptr) return nullptr;
+// One that may be used now.
+NcclResult find_ready(NcclCommunicator handle, std::shared_ptr<Communicator>* found) {
+  *found = find(handle);
+  if (*found == nullptr) return kInvalidArgument;
+  const NcclResult state = (*found)->state.load();
+  if (state != kNcclInProgress) return state;
+  fault("a communicator was used whose last operation is in progress");
+  return kInvalidArgument;
+}
+
+void remove(NcclCommunicator handle) {
   const std::lock_guard<std::mutex> lock(handles().mutex);
-  communicator->closed.store(true);
   handles().alive.erase(handle);
-  return communicator;
 }
 
 // ---- groups ------------------------------------------------------------------------------------
@@ -160,7 +171,8 @@ NcclResult issue(const Group& group) {
     const uint64_t turn = communicator->issued++;
     return [communicator, calls, turn] { communicator->run(*calls, turn); };
   };
-  const Result result = submit(group.stream, Work{make_item, communicator.get()});
+  const Result result =
+      submit(group.stream, Work{make_item, communicator.get(), communicator->in_graphs});
   return result == cuda::kSuccess ? kNcclSuccess : kUnhandledCudaError;
 }
 
@@ -174,13 +186,17 @@ bool meets_itself(const Group& group) {
   return balance == 0;
 }
 
-NcclResult end_group() {
-  std::vector<Group> groups;
-  groups.swap(open_groups);
-  const NcclResult failed = std::exchange(group_result, kNcclSuccess);
-  if (failed != kNcclSuccess) return failed;
-  for (const Group& group : groups) {
-    if (!meets_itself(group)) return kInvalidUsage;
+typedef std::vector<const std::atomic<int>*> Awaited;
+
+// Waits for the peers of connections that are new, and queues all.
+NcclResult launch(const std::vector<Group>& groups, const Awaited& awaited) {
+  const auto is_aborted = [](const Group& group) { return group.communicator->aborted.load(); };
+  Patience patience;
+  for (const std::atomic<int>* has_come : awaited) {
+    while (has_come->load() == 0) {
+      if (std::any_of(groups.begin(), groups.end(), is_aborted)) return kInternalError;
+      patience.wait();
+    }
   }
   for (const Group& group : groups) {
     const NcclResult result = issue(group);
@@ -189,9 +205,40 @@ NcclResult end_group() {
   return kNcclSuccess;
 }
 
+// The same in a thread of its own.
+NcclResult launch_later(const std::vector<Group>& groups, const Awaited& awaited) {
+  for (const Group& group : groups) group.communicator->begin_job();
+  std::thread([groups, awaited] {
+    const NcclResult result = launch(groups, awaited);
+    for (const Group& group : groups) group.communicator->end_job(result);
+  }).detach();
+  return kNcclInProgress;
+}
+
+NcclResult end_group() {
+  std::vector<Group> groups;
+  groups.swap(open_groups);
+  const NcclResult failed = std::exchange(group_result, kNcclSuccess);
+  if (failed != kNcclSuccess) return failed;
+  for (const Group& group : groups) {
+    if (!meets_itself(group)) return kInvalidUsage;
+    if (group.communicator->is_blocking == groups[0].communicator->is_blocking) continue;
+    fault("a group of NCCL with communicators that block and such that do not");
+    return kInvalidArgument;
+  }
+  Awaited awaited;
+  for (const Group& group : groups) {
+    const Awaited added = group.communicator->connect(group.calls);
+    awaited.insert(awaited.end(), added.begin(), added.end());
+  }
+  if (awaited.empty() || groups[0].communicator->is_blocking) return launch(groups, awaited);
+  return launch_later(groups, awaited);
+}
+
 NcclResult add_to_group(const Call& call, NcclCommunicator handle, cuda::Stream stream) {
-  const std::shared_ptr<Communicator> communicator = find(handle);
-  if (communicator == nullptr) return kInvalidArgument;
+  std::shared_ptr<Communicator> communicator;
+  const NcclResult found = find_ready(handle, &communicator);
+  if (found != kNcclSuccess) return found;
   if (call.type < 0 || call.type >= kTypes || call.op < 0 || call.op >= kReductions ||
       call.peer < 0 || call.peer >= communicator->world_size) {
     return kInvalidArgument;
@@ -223,12 +270,13 @@ NcclResult enqueue(const Call& call, NcclCommunicator handle, cuda::Stream strea
 // ---- meeting -----------------------------------------------------------------------------------
 
 template <class Condition>
-NcclResult await(const Condition& condition, const std::atomic<bool>& aborted) {
+NcclResult await(const Condition& condition, const std::atomic<bool>& aborted,
+                 bool is_limited = true) {
   const auto limit = std::chrono::steady_clock::now() + kMeetingLimit;
   Patience patience;
   while (!condition()) {
     if (aborted.load()) return kInternalError;
-    if (std::chrono::steady_clock::now() > limit) return kSystemError;
+    if (is_limited && std::chrono::steady_clock::now() > limit) return kSystemError;
     patience.wait();
   }
   return kNcclSuccess;
@@ -262,28 +310,70 @@ NcclResult check_caller() {
                                                                           : kNcclSuccess;
 }
 
+// Waits until all ranks of a communicator have come.
+NcclResult meet(const NcclUniqueId& id, Communicator* communicator) {
+  Meeting& meeting = communicator->meeting();
+  const int world_size = communicator->world_size;
+  const auto all_here = [&] { return meeting.arrived.load() == world_size; };
+  const NcclResult met = await(all_here, communicator->aborted, communicator->is_blocking);
+  if (met != kNcclSuccess) return met;
+  Region::release(id);
+  return share_a_gpu(meeting, world_size) ? kInvalidUsage : kNcclSuccess;
+}
+
 NcclResult join(NcclCommunicator* made, const NcclUniqueId& id, int world_size, int rank,
-                int device) {
+                int device, bool is_blocking) {
   if (world_size < 1 || world_size > kMostRanks || rank < 0 || rank >= world_size) {
     return kInvalidArgument;
   }
   const std::shared_ptr<Region> region = Region::open(id, world_size);
   if (region == nullptr) return kInvalidArgument;
-  const auto communicator = std::make_shared<Communicator>(region, rank, world_size);
+  const auto communicator = std::make_shared<Communicator>(region, rank, world_size, is_blocking);
   if (communicator->seat().taken.exchange(1) != 0) {
     fault("two ranks of a communicator have one number");
     return kInvalidArgument;
   }
-  Meeting& meeting = region->meeting();
   communicator->seat().device = device;
   communicator->seat().host = host();
-  ++meeting.arrived;
-  const auto all_here = [&] { return meeting.arrived.load() == world_size; };
-  const NcclResult met = await(all_here, communicator->aborted);
-  if (met != kNcclSuccess) return met;
-  Region::release(id);
-  if (share_a_gpu(meeting, world_size)) return kInvalidUsage;
-  *made = add(communicator);
+  ++region->meeting().arrived;
+  if (!is_blocking) {
+    communicator->begin_job();
+    std::thread([id, communicator] {
+      communicator->end_job(meet(id, communicator.get()));
+    }).detach();
+    *made = add(communicator);
+    return kNcclInProgress;
+  }
+  const NcclResult met = meet(id, communicator.get());
+  if (met == kNcclSuccess) *made = add(communicator);
+  return met;
+}
+
+// ncclConfig_t as of NCCL 2.18.
+struct Config {
+  size_t size;
+  unsigned magic, version;
+  int blocking, cluster_size, least_blocks, most_blocks;
+  const char* net_name;
+  int shares_on_split;
+};
+
+constexpr unsigned kConfigMagic = 0xcafebeef;
+constexpr unsigned kBlockingSince = 21400;  // of the version in it
+constexpr int kUndefined = INT_MIN;
+
+NcclResult read_config(const void* given, bool* is_blocking) {
+  *is_blocking = true;
+  if (given == nullptr) return kNcclSuccess;
+  Config config = {};
+  config.blocking = kUndefined;
+  size_t size;
+  memcpy(&size, given, sizeof size);
+  memcpy(&config, given, std::min(size, sizeof config));
+  if (config.magic != kConfigMagic) return kInvalidArgument;
+  if (config.version < kBlockingSince || config.blocking == kUndefined) return kNcclSuccess;
+  if (config.blocking != 0 && config.blocking != 1) return kInvalidArgument;
+  *is_blocking = config.blocking == 1;
   return kNcclSuccess;
 }
 
@@ -361,10 +451,19 @@ NcclResult ncclGetUniqueId(NcclUniqueId* id) {
   return Region::make(id) ? kNcclSuccess : kSystemError;
 }
 
-NcclResult ncclCommInitRank(NcclCommunicator* made, int world_size, NcclUniqueId id, int rank) {
+NcclResult ncclCommInitRankConfig(NcclCommunicator* made, int world_size, NcclUniqueId id, int rank,
+                                  void* config) {
   *made = nullptr;
+  bool is_blocking;
+  const NcclResult read = read_config(config, &is_blocking);
+  if (read != kNcclSuccess) return read;
   const NcclResult refused = check_caller();
-  return refused != kNcclSuccess ? refused : join(made, id, world_size, rank, current_device());
+  if (refused != kNcclSuccess) return refused;
+  return join(made, id, world_size, rank, current_device(), is_blocking);
+}
+
+NcclResult ncclCommInitRank(NcclCommunicator* made, int world_size, NcclUniqueId id, int rank) {
+  return ncclCommInitRankConfig(made, world_size, id, rank, nullptr);
 }
 
 NcclResult ncclCommSplit(NcclCommunicator handle, int color, int key, NcclCommunicator* made,
@@ -372,36 +471,52 @@ NcclResult ncclCommSplit(NcclCommunicator handle, int color, int key, NcclCommun
   *made = nullptr;
   const NcclResult refused = check_caller();
   if (refused != kNcclSuccess) return refused;
-  const std::shared_ptr<Communicator> communicator = find(handle);
-  if (communicator == nullptr || color < kNoColor) return kInvalidArgument;
+  std::shared_ptr<Communicator> communicator;
+  const NcclResult found = find_ready(handle, &communicator);
+  if (found != kNcclSuccess) return found;
+  if (color < kNoColor) return kInvalidArgument;
+  if (!communicator->is_blocking) {
+    fault("the emulated NCCL splits only communicators that block");
+    return kInvalidUsage;
+  }
   NcclUniqueId id;
   std::vector<int> members;
   const NcclResult result = split(communicator.get(), color, key, &id, &members);
   if (result != kNcclSuccess || members.empty()) return result;
   const auto place = std::find(members.begin(), members.end(), communicator->rank);
   return join(made, id, static_cast<int>(members.size()), static_cast<int>(place - members.begin()),
-              communicator->seat().device);
+              communicator->seat().device, true);
 }
 
 NcclResult ncclCommDestroy(NcclCommunicator handle) {
-  const std::shared_ptr<Communicator> communicator = remove(handle);
-  if (communicator == nullptr) return kInvalidArgument;
+  std::shared_ptr<Communicator> communicator;
+  const NcclResult found = find_ready(handle, &communicator);
+  // One that has failed is destroyed like others.
+  if (communicator == nullptr || communicator->state.load() == kNcclInProgress) return found;
+  remove(handle);
+  communicator->closed.store(true);
   if (communicator->issued.load() != communicator->completed.load()) {
     fault("a communicator of NCCL was destroyed with operations in flight");
   }
+  communicator->await_graphs();
   return kNcclSuccess;
 }
 
 NcclResult ncclCommAbort(NcclCommunicator handle) {
-  const std::shared_ptr<Communicator> communicator = remove(handle);
+  const std::shared_ptr<Communicator> communicator = find(handle);
   if (communicator == nullptr) return kInvalidArgument;
+  remove(handle);
   communicator->abort();
+  communicator->closed.store(true);  // not before: a thread may be about to queue a group
+  communicator->await_graphs();
   return kNcclSuccess;
 }
 
 NcclResult ncclCommGetAsyncError(NcclCommunicator handle, NcclResult* result) {
   const std::shared_ptr<Communicator> communicator = find(handle);
   if (communicator == nullptr) return kInvalidArgument;
+  *result = communicator->state.load();
+  if (*result != kNcclSuccess) return kNcclSuccess;
   *result = communicator->meeting().aborted.load() != 0 ? kRemoteError : kNcclSuccess;
   return kNcclSuccess;
 }

@@ -46,6 +46,8 @@ struct Channel {
   std::atomic<uint64_t> offered, offered_kind, offered_bytes, posted;
   // By the receiver: the same, and how many messages it has ended.
   std::atomic<uint64_t> wanted, wanted_kind, wanted_bytes, taken, ended;
+  // Whether the host of the sender, and of the receiver, has ever issued what uses it.
+  std::atomic<int> sender_came, receiver_came;
   char slot[kSlotBytes];
 };
 

@@ -1,12 +1,14 @@
 // The emulated NCCL, of which tests of what uses it must be able to say that it does as NCCL does.
 //
 //   nccl LIBRARY WORLD_SIZE SEED threads|processes MODE
-//   MODE: messages, collectives, order, split, graph, disagreement, refusal, misuse, memory
+//   MODE: messages, collectives, order, split, graph, disagreement, late, refusal,
+//   misuse, memory
 
 #include "cocoll/cuda/nccl.h"
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <string>
@@ -39,6 +41,9 @@ class Rank : public NcclCollectives {
       refuse();
     } else if (options_.mode == "disagreement") {
       disagree();
+    } else if (options_.mode == "late") {
+      for (const bool blocks : {true, false}) come_late(blocks);
+      for (const bool blocks : {true, false}) never_come(blocks);
     } else {
       cuda::NcclCommunicator comm = connect();
       if (options_.mode == "messages") exchange(comm);
@@ -188,11 +193,8 @@ class Rank : public NcclCollectives {
     EXPECT(status == cuda::kCaptureActive, "%d", status);
     CHECK(extras_.clear_words(words.device, 0x01020304, kCount, side));
     CHECK_NCCL(nccl_.all_reduce(x.device, sum.device, kCount, kFloat32, kSum, comm, side));
-    CHECK_NCCL(nccl_.group_start());
-    const int next = (rank_ + 1) % world_size_, before = (rank_ + world_size_ - 1) % world_size_;
-    CHECK_NCCL(nccl_.send(x.device, kCount, kFloat32, next, comm, main));
-    CHECK_NCCL(nccl_.receive(last.device, kCount, kFloat32, before, comm, main));
-    CHECK_NCCL(nccl_.group_end());
+    const int before = (rank_ + world_size_ - 1) % world_size_;
+    pass_on(x.device, last.device, kCount, comm, main);
     CHECK(driver_.event_record(joins, side));
     CHECK(driver_.stream_wait_event(main, joins, 0));
     sum.get(main);
@@ -230,6 +232,124 @@ class Rank : public NcclCollectives {
     return static_cast<float>((index * 3 + static_cast<size_t>(rank * 17 + round)) % 64);
   }
 
+  // From each rank to the next.
+  void pass_on(cuda::DevicePointer from, cuda::DevicePointer to, size_t count,
+               cuda::NcclCommunicator comm, cuda::Stream stream,
+               cuda::NcclResult wanted = cuda::kNcclSuccess) {
+    CHECK_NCCL(nccl_.group_start());
+    const int next = (rank_ + 1) % world_size_, before = (rank_ + world_size_ - 1) % world_size_;
+    CHECK_NCCL(nccl_.send(from, count, kFloat32, next, comm, stream));
+    CHECK_NCCL(nccl_.receive(to, count, kFloat32, before, comm, stream));
+    const cuda::NcclResult result = nccl_.group_end();
+    EXPECT(result == wanted, "%d", result);
+  }
+
+  // Rank 0 comes later than the others to all that needs the hosts of all.
+  void come_late(bool blocks) {
+    const bool is_late = rank_ == 0;
+    const cuda::Stream stream = streams_[0];
+    const int in_progress = cuda::kNcclInProgress;
+    const int first = blocks || world_size_ == 1 ? cuda::kNcclSuccess : in_progress;
+    cuda::NcclCommunicator comm = nullptr;
+    if (blocks) comm = connect();
+    if (!blocks) {
+      meet_with_id();
+      if (is_late) meet();
+      EXPECT(begin_to_connect(&comm) == in_progress && comm != nullptr, "rank %d", rank_);
+      if (!is_late) wait_in_progress(comm);
+      settle(comm);
+    }
+    Array<float> x(&driver_, 2);
+    x.host = {1, 0};
+    x.put(stream);
+    synchronize();
+    meet();
+    const auto reduce = [&] {
+      return nccl_.all_reduce(x.device, x.device, 1, kFloat32, kSum, comm, stream);
+    };
+    if (is_late) {
+      if (!blocks) meet();
+      usleep(20000);
+      lobby_->came.fetch_add(1);
+    }
+    EXPECT(reduce() == first, "rank %d", rank_);
+    if (blocks) EXPECT(lobby_->came.load() == 1, "rank %d", rank_);
+    if (!blocks && !is_late) {
+      CHECK(driver_.stream_query(stream));  // nothing was queued
+      expect_fault(reduce(), 4);
+      wait_in_progress(comm);
+    }
+    settle(comm);
+    CHECK_NCCL(reduce());  // the connections are there
+    void* graph = nullptr;
+    CHECK(extras_.begin(stream, kThreadsOwnCapture));
+    pass_on(x.device, x.at(1), 1, comm, stream, first);
+    settle(comm);
+    CHECK(extras_.end(stream, &graph));
+    CHECK(extras_.launch(graph, stream));
+    x.get(stream);
+    synchronize();
+    const float wanted = static_cast<float>(world_size_ * world_size_);
+    EXPECT(x.host[0] == wanted && x.host[1] == wanted, "%g, %g", x.host[0], x.host[1]);
+    meet();
+    // A graph keeps the communicator.
+    std::atomic<bool> has_gone{false};
+    std::thread goes([&] {
+      CHECK_NCCL(rank_ % 2 == 0 ? nccl_.comm_destroy(comm) : nccl_.comm_abort(comm));
+      has_gone.store(true);
+    });
+    usleep(20000);
+    EXPECT(!has_gone.load(), "rank %d", rank_);
+    CHECK(extras_.destroy(graph));
+    goes.join();
+    meet();
+  }
+
+  void wait_in_progress(cuda::NcclCommunicator comm) {
+    usleep(20000);
+    EXPECT(state_of(comm) == cuda::kNcclInProgress, "rank %d", rank_);
+    expect_fault(nccl_.comm_destroy(comm), 4);
+    meet();
+  }
+
+  // Rank 0 never comes, and the others give up.
+  void never_come(bool blocks) {
+    const bool is_there = rank_ != 0;
+    cuda::NcclCommunicator comm = nullptr;
+    if (!blocks) {
+      meet_with_id();
+      if (is_there) {
+        EXPECT(begin_to_connect(&comm) == cuda::kNcclInProgress, "rank %d", rank_);
+        usleep(5000);
+        CHECK_NCCL(nccl_.comm_abort(comm));
+      }
+      meet();
+      meet_with_id();
+      begin_to_connect(&comm);
+      settle(comm);
+    } else {
+      comm = connect();
+    }
+    Array<float> x(&driver_, 1);
+    if (is_there) {
+      std::thread uses([&] {
+        const int result =
+            nccl_.all_reduce(x.device, x.device, 1, kFloat32, kSum, comm, streams_[0]);
+        EXPECT(result == (blocks ? 3 : cuda::kNcclInProgress), "%d", result);
+      });
+      usleep(5000);
+      if (!blocks) uses.join();
+      CHECK_NCCL(nccl_.comm_abort(comm));
+      if (blocks) uses.join();
+      synchronize();
+      meet();
+    } else {
+      meet();
+      EXPECT(world_size_ == 1 || state_of(comm) == 6, "%d", state_of(comm));
+      CHECK_NCCL(nccl_.comm_abort(comm));
+    }
+  }
+
   // Whatever ranks disagree on, it hangs until each has aborted.
   void disagree() {
     const bool odd = rank_ == world_size_ - 1;
@@ -238,6 +358,10 @@ class Rank : public NcclCollectives {
     for (int which = 0; which < 5; ++which) {
       cuda::NcclCommunicator comm = connect();
       Array<float> from(&driver_, 50000), to(&driver_, 50000);
+      // Without this the calls would hang, not the streams.
+      CHECK_NCCL(nccl_.all_reduce(from.device, to.device, 1, kFloat32, kSum, comm, stream));
+      pass_on(from.device, to.device, 1, comm, stream);
+      synchronize();
       const size_t count = odd ? 20000 : 40000;
       switch (which) {
         case 0:  // a receive that is shorter
@@ -434,10 +558,12 @@ class Rank : public NcclCollectives {
     CHECK(extras_.end(main, &graph));
     CHECK(extras_.launch(graph, side));
     synchronize();
-    CHECK_NCCL(nccl_.comm_destroy(other));
+    std::thread destroys([&] { CHECK_NCCL(nccl_.comm_destroy(other)); });
+    usleep(20000);
     expect_fault(extras_.launch(graph, side), cuda::kSuccess);
     synchronize();
     CHECK(extras_.destroy(graph));
+    destroys.join();
   }
 
   // A communicator that goes while an operation of it waits for others.
@@ -445,6 +571,8 @@ class Rank : public NcclCollectives {
     if (world_size_ == 1) return;
     cuda::NcclCommunicator comm = connect();
     Array<int> array(&driver_, 100);
+    CHECK_NCCL(nccl_.all_reduce(array.device, array.device, 1, 2, kSum, comm, streams_[0]));
+    synchronize();
     if (rank_ != 0) meet();
     CHECK_NCCL(nccl_.all_reduce(array.device, array.device, 100, 2, kSum, comm, streams_[0]));
     if (rank_ == 0) {

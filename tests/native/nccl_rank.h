@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <climits>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -29,6 +30,8 @@ struct Extras {
   cuda::Result (*launch)(void* graph, cuda::Stream stream);
   cuda::Result (*destroy)(void* graph);
   cuda::Result (*exchange_mode)(int* mode);
+  cuda::NcclResult (*init_with_config)(cuda::NcclCommunicator* comm, int world_size,
+                                       cuda::NcclUniqueId id, int rank, void* config);
   int (*faults)();
   const char* (*fault_text)();
   int (*allocations)();
@@ -37,7 +40,7 @@ struct Extras {
 
 // Where ranks meet, whether they are threads or processes.
 struct Lobby {
-  std::atomic<int> arrived, wanted_faults;
+  std::atomic<int> arrived, wanted_faults, came;
   cuda::NcclUniqueId id;
   cuda::IpcMemHandle memory[kMostRanks];
   float results[kMostRanks][kShared];
@@ -104,6 +107,7 @@ class NcclRank {
     resolve(&extras_.end, "cuStreamEndCapture");
     resolve(&extras_.launch, "cuGraphLaunch");
     resolve(&extras_.destroy, "cuGraphDestroy");
+    resolve(&extras_.init_with_config, "ncclCommInitRankConfig");
     resolve(&extras_.exchange_mode, "cuThreadExchangeStreamCaptureMode");
     resolve(&extras_.faults, "emulated_fault_count");
     resolve(&extras_.fault_text, "emulated_faults");
@@ -147,6 +151,31 @@ class NcclRank {
     CHECK_NCCL(nccl_.comm_init_rank(&comm, world_size_, lobby_->id, rank_));
     meet();
     return comm;
+  }
+
+  // Gives the result, without waiting for the others.
+  cuda::NcclResult begin_to_connect(cuda::NcclCommunicator* comm) {
+    // ncclConfig_t, with what NCCL gives a meaning to nowhere as it is by default.
+    struct {
+      size_t size;
+      unsigned magic, version;
+      int blocking, cluster_size, least_blocks, most_blocks;
+      const char* net_name;
+      int shares_on_split;
+    } config = {sizeof config, 0xcafebeef, 21800, 0, INT_MIN, INT_MIN, INT_MIN, nullptr, INT_MIN};
+    return extras_.init_with_config(comm, world_size_, lobby_->id, rank_, &config);
+  }
+
+  cuda::NcclResult state_of(cuda::NcclCommunicator comm) {
+    cuda::NcclResult state = cuda::kNcclSuccess;
+    CHECK_NCCL(nccl_.comm_get_async_error(comm, &state));
+    return state;
+  }
+
+  // Waits until nothing is in progress.
+  void settle(cuda::NcclCommunicator comm) {
+    while (state_of(comm) == cuda::kNcclInProgress) usleep(50);
+    CHECK_NCCL(state_of(comm));
   }
 
   void synchronize() {

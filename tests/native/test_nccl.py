@@ -47,7 +47,7 @@ def nccl_of_processes(request: pytest.FixtureRequest) -> Nccl:
     return make_nccl(BUILDS[request.param])
 
 
-MODES = ("messages", "collectives", "order", "graph", "misuse")
+MODES = ("messages", "collectives", "order", "graph", "late", "misuse")
 MODES_OF_SEVERAL = ("split", "disagreement")
 
 
