@@ -21,6 +21,7 @@ from cocoll import _core
 from cocoll.array import describe_array
 from cocoll.bootstrap import Bootstrap, DerivedBootstrap, choose_bootstrap, find_launcher
 from cocoll.config import Settings
+from cocoll.device.array import is_on_device
 from cocoll.dtypes import DType
 from cocoll.errors import RankError, UnsupportedError, UsageError
 from cocoll.failure import OP_LABELS, AbortReason, Purpose
@@ -34,6 +35,7 @@ from cocoll.tuning import Tuning
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from cocoll.cuda.binding import BoundDeviceOperation
     from cocoll.cuda.toolkit import Toolkit
     from cocoll.device.side import DeviceSide
 
@@ -358,7 +360,8 @@ class Communicator(_core.CommunicatorBase):
         out: Any = None,
         op: str = "sum",
         dtype: str | None = None,
-    ) -> _core.BoundOperation:
+        stream: Any = None,
+    ) -> _core.BoundOperation | BoundDeviceOperation:
         """Bind a plan of the caller's own, after it has been verified. Local.
 
         Parameters
@@ -372,12 +375,12 @@ class Communicator(_core.CommunicatorBase):
             The plan's RESULT. Default: `x`.
         op : {"sum", "prod", "min", "max", "avg"}, default "sum"
             What its reduce steps do.
-        dtype : str, optional
-            As in `cocoll.allreduce`.
+        dtype, stream : optional
+            As in `cocoll.allreduce`; streams for arrays on a GPU only.
 
         Returns
         -------
-        BoundOperation
+        BoundOperation or BoundDeviceOperation
             Call it to run the plan.
 
         Raises
@@ -387,6 +390,12 @@ class Communicator(_core.CommunicatorBase):
         UsageError
             A plan asks for more scratch than the communicator has.
         """
+        if is_on_device(x):
+            from cocoll.device.custom import bind_plan_on_device
+
+            return bind_plan_on_device(self, planner, x, out, op, dtype, stream)
+        if stream is not None:
+            raise UsageError("stream= is for plans over arrays on a GPU; got one for the host's")
         plans = [planner(rank, self.world_size) for rank in range(self.world_size)]
         description = describe_array(x, "x", -1 if dtype is None else DType.parse(dtype))
         count = math.prod(description.shape)

@@ -13,6 +13,7 @@ cdef extern from "kernels/grid_abi.h" nogil:
         COCOLL_GRID_MAX_BLOCKS
         COCOLL_GRID_MAX_LAYOUTS
         COCOLL_GRID_MAX_DERIVED
+        COCOLL_GRID_SIGNALS
         COCOLL_GRID_ZERO_SOURCES
         COCOLL_GRID_ALIGNED
         COCOLL_GRID_ALONE
@@ -59,6 +60,7 @@ cdef extern from "cuda/executor.h" namespace "cocoll::cuda" nogil:
     ctypedef void* CudaStream "cocoll::cuda::Stream"
     Result kSuccess
     Result kNotReady
+    int kStreams
     int kAttributeMultiprocessorCount
     int kAttributeComputeMajor
     int kAttributeComputeMinor
@@ -106,6 +108,7 @@ cdef extern from "cuda/executor.h" namespace "cocoll::cuda" nogil:
 
     cdef cppclass Sequence:
         vector[cocoll_grid_call] calls
+        int stream_count()
         void copy(uint64_t, uint64_t, size_t, int)
         void store(uint64_t, uint32_t, int)
         void mark(StepKind, int)
@@ -131,8 +134,10 @@ cdef extern from "cuda/executor.h" namespace "cocoll::cuda" nogil:
         void push(cocoll_grid_call*, const void*)
         uint64_t window(int)
         uint64_t greetings()
-        Result open_wire(const Nccl*, const NcclUniqueId&)
+        uint64_t signals(int)
+        Result open_streams(int)
         cbool has_wire()
+        void drop_wire()
         Result run(const Sequence&, CudaStream, uint64_t*)
         Result query(uint64_t)
         uint64_t issued()
@@ -147,11 +152,13 @@ cdef extern from "cuda/executor.h" namespace "cocoll::cuda" nogil:
     LoadError load_nccl(const char*, Nccl*)
     string describe_nccl "cocoll::cuda::describe"(const Nccl&, int)
     int kNcclResults
+    int kNcclLate
+    int kNcclInterrupted
 
 
 cdef extern from "cuda/watch.h" namespace "cocoll::cuda" nogil:
     cdef cppclass Watch:
-        pass
+        void forget_abort_word()
 
 
 # The driver's functions, by their names in the table.
@@ -235,6 +242,10 @@ cdef extern from * nogil:
     inline int make_unique_id(const Nccl& nccl, NcclUniqueId* id) {
       return nccl.get_unique_id(id);
     }
+    inline Result open_wire(Executor& executor, const Nccl* nccl, const NcclUniqueId& id,
+                            int (*ask)(void*), void* whom) {
+      return executor.open_wire(nccl, id, [ask, whom] { return ask(whom) != 0; });
+    }
     inline Watch* make_watch(const Driver* driver, void* context, Executor* executor,
                              size_t abort_word) {
       return new Watch(driver, static_cast<Context>(context), executor,
@@ -272,3 +283,5 @@ cdef extern from * nogil:
         Sequence&, void*, const cocoll_grid_call&, int, int)
     int make_unique_id "cocoll::cuda::make_unique_id"(const Nccl&, NcclUniqueId*)
     Watch* make_watch "cocoll::cuda::make_watch"(const Driver*, void*, Executor*, size_t)
+    Result open_wire "cocoll::cuda::open_wire"(
+        Executor&, const Nccl*, const NcclUniqueId&, int (*)(void*) noexcept nogil, void*)

@@ -18,6 +18,9 @@ MAX_BLOCKS = COCOLL_GRID_MAX_BLOCKS
 MAX_RANKS = COCOLL_GRID_MAX_RANKS
 #: How many layouts a launch takes.
 MAX_LAYOUTS = COCOLL_GRID_MAX_LAYOUTS
+#: How many streams an operation is spread over, and how many flags plans have between two ranks.
+MAX_STREAMS = kStreams
+MAX_SIGNALS = COCOLL_GRID_SIGNALS
 
 include "devices.pxi"
 include "memory.pxi"

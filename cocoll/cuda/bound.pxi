@@ -147,6 +147,11 @@ cdef class BoundDeviceOperation:
         endpoint.entered = True
         try:
             number = self.operation.run(stream, tuple(self.scalars))
+        except BaseException:
+            if endpoint.executor.failure() != NULL:
+                # Peers may have a part of it: it is over for all.
+                self.fail()
+            raise
         finally:
             endpoint.entered = False
         return DeviceWork(endpoint, number, self.output, self.fail)

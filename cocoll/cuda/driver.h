@@ -52,6 +52,7 @@ constexpr unsigned kIpcLazyPeerAccess = 1;
 
 constexpr int kCaptureNone = 0;
 constexpr int kCaptureActive = 1;
+constexpr int kCaptureModeRelaxed = 2;
 
 // CUDA 12.0, the first whose compiler and driver know all that the kernels use.
 constexpr int kOldestDriverVersion = 12000;
@@ -99,6 +100,9 @@ constexpr int kOldestDriverVersion = 12000;
   F(stream_query, "cuStreamQuery", (Stream stream))                                               \
   F(stream_wait_event, "cuStreamWaitEvent", (Stream stream, Event event, unsigned flags))         \
   F(stream_is_capturing, "cuStreamIsCapturing", (Stream stream, int* status))                     \
+  F(thread_exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", (int* mode))               \
+  F(stream_get_capture, "cuStreamGetCaptureInfo_v2",                                              \
+    (Stream stream, int* status, uint64_t* id, void* graph, void* nodes, size_t* count))          \
   F(event_create, "cuEventCreate", (Event * event, unsigned flags))                               \
   F(event_destroy, "cuEventDestroy_v2", (Event event))                                            \
   F(event_record, "cuEventRecord", (Event event, Stream stream))                                  \

@@ -31,6 +31,7 @@ cdef class Endpoint:
     cdef Executor* executor
     cdef readonly NcclLibrary nccl
     cdef Watch* watch
+    cdef object interruption  # what a signal raised while this rank waited in NCCL
     # Operations that may not have completed, with all that they need: what a caller drops at once
     # is still used by what is queued.
     cdef list in_flight
@@ -44,6 +45,7 @@ cdef class Endpoint:
         self.device = device
         self.nccl = None
         self.watch = NULL
+        self.interruption = None
         self.in_flight = []
         self.rank = options.rank = rank
         self.world_size = options.world_size = world_size
@@ -86,6 +88,10 @@ cdef class Endpoint:
         """Where a word of every rank lies that it says over the wire."""
         return self.executor.greetings()
 
+    def signals(self, int rank):
+        """Give where a rank's counters of plans' signals lie: a ``cocoll_grid_signals``."""
+        return self.executor.signals(rank)
+
     def open_wire(self, NcclLibrary nccl, bytes unique_id, size_t abort_address):
         """Let the ranks reach each other over NCCL; blocks until all have come.
 
@@ -109,7 +115,8 @@ cdef class Endpoint:
         self.nccl = nccl
         cdef void* before = self.device.enter()
         with nogil:
-            result = self.executor.open_wire(&nccl.nccl, unpacked)
+            result = open_wire(
+                self.executor[0], &nccl.nccl, unpacked, _is_interrupted, <void*>self)
         self.device.leave(before)
         self.check(result, f"opening NCCL on rank {self.rank}")
         self.watch = make_watch(
@@ -120,14 +127,39 @@ cdef class Endpoint:
         """Whether the ranks can reach each other over NCCL."""
         return self.executor != NULL and self.executor.has_wire()
 
+    def drop_wire(self):
+        """Forget NCCL, which not all ranks could open."""
+        cdef void* before
+        self.end_watch()
+        before = self.device.enter()
+        with nogil:
+            self.executor.drop_wire()
+        self.device.leave(before)
+
+    def forget_abort_word(self):
+        """Read the word that tells of peers no more; operations are still looked after."""
+        if self.watch != NULL and not self.device.is_inherited():
+            self.watch.forget_abort_word()
+
     def end_watch(self):
         """End the thread that looks after operations which NCCL carries. Idempotent."""
         cdef Watch* watch = self.watch
         self.watch = NULL
+        if self.device.is_inherited():
+            # A child made by fork has no such thread.
+            return
         with nogil:
             del watch
 
     cdef int check(self, Result result, str what) except -1:
+        if self.interruption is not None:
+            interruption, self.interruption = self.interruption, None
+            raise interruption
+        if result == kNcclResults + kNcclLate:
+            raise NcclError(
+                f"{what} failed: another rank did not come within {self.timeout_seconds} s",
+                status=result - kNcclResults,
+            )
         if result >= kNcclResults:
             return self.nccl.check(result - kNcclResults, what)
         return self.device.library.check(result, what)
@@ -169,7 +201,7 @@ cdef class Endpoint:
     def close(self):
         """Give this rank's own memory back: no peer uses it any more."""
         cdef Executor* executor = self.executor
-        if executor == NULL:
+        if executor == NULL or self.device.is_inherited():
             return
         self.end_watch()
         cdef void* before = self.device.enter()
@@ -223,3 +255,14 @@ cdef class Endpoint:
         self.device.leave(before)
         self.device.library.check(result, "asking a stream whether it is captured")
         return status != 0
+
+
+cdef int _is_interrupted(void* endpoint) noexcept nogil:
+    # Called while a rank waits for others in NCCL: Ctrl-C ends that.
+    with gil:
+        try:
+            PyErr_CheckSignals()
+        except BaseException as error:
+            (<Endpoint>endpoint).interruption = error
+            return 1
+    return 0

@@ -1,8 +1,8 @@
 // Runs operations on streams: one rank's end of a communicator on a GPU.
 //
 // Operations of a communicator form one sequence, whatever streams they are issued on. One on
-// another stream than the last waits for it by an event, on the device; the host never waits. A
-// run allocates nothing and runs no Python: a few calls of the driver, one for each of its steps.
+// another stream than the last waits for it by an event, on the device. A run allocates nothing and
+// runs no Python: a few calls of the driver, one for each of its steps.
 
 #ifndef COCOLL_CUDA_EXECUTOR_H_
 #define COCOLL_CUDA_EXECUTOR_H_
@@ -11,7 +11,9 @@
 #include <mutex>
 #include <vector>
 
+#include "cocoll/cuda/control.h"
 #include "cocoll/cuda/driver.h"
+#include "cocoll/cuda/failure_word.h"
 #include "cocoll/cuda/in_flight.h"
 #include "cocoll/cuda/segment.h"
 #include "cocoll/cuda/sequence.h"
@@ -20,47 +22,7 @@
 
 namespace cocoll::cuda {
 
-constexpr int kGridThreads = 512;   // COCOLL_GRID_THREADS: what the kernels are bounded to
-constexpr NcclResult kAborted = 6;  // ncclRemoteError: what a given up communicator answers
-
-// Where things lie in a rank's first segment. The same on all ranks, for the sizes are agreed.
-struct ControlLayout {
-  size_t poison, greetings, flags, counters, staging, window, received, end;
-
-  static ControlLayout of(int blocks, size_t staging_bytes, size_t window_bytes, int world_size,
-                          size_t low_latency_bytes) {
-    constexpr size_t kUnit = 128;
-    ControlLayout layout = {};
-    layout.poison = 0;
-    layout.greetings = kUnit;
-    layout.flags = 2 * kUnit;
-    layout.counters = layout.flags + sizeof(cocoll_grid_flags) * static_cast<size_t>(blocks);
-    layout.staging = host::round_up(
-        layout.counters + sizeof(cocoll_grid_counters) * static_cast<size_t>(blocks), kUnit);
-    layout.window = layout.staging + 2 * staging_bytes;
-    layout.received = host::round_up(layout.window + window_bytes, kUnit);
-    layout.end =
-        layout.received + 2 * static_cast<size_t>(world_size) * pushed_bytes(low_latency_bytes);
-    return layout;
-  }
-
-  // What one rank pushes to another in one operation, at most: half of a word is data.
-  static size_t pushed_bytes(size_t low_latency_bytes) {
-    return host::round_up(COCOLL_GRID_HEADER_BYTES + 2 * low_latency_bytes,
-                          COCOLL_GRID_HEADER_BYTES);
-  }
-};
-
-struct ExecutorOptions {
-  int rank = 0;
-  int world_size = 1;
-  Device device = 0;
-  int blocks = 1;            // the largest grid; all of it must be resident
-  size_t staging_bytes = 0;  // of one half, for one-shot; a multiple of 128
-  size_t window_bytes = 0;   // where chunks of ordinary arrays are handed over; a multiple of 128
-  size_t low_latency_bytes = 0;  // the most that is pushed, in whole packs; a multiple of 16
-  uint64_t limit_nanoseconds = 0;
-};
+constexpr int kGridThreads = 512;  // COCOLL_GRID_THREADS: what the kernels are bounded to
 
 class Executor {
  public:
@@ -82,15 +44,7 @@ class Executor {
   // Makes this rank's memory. The context of the device is current, here and in every later call.
   Result create() {
     Result result = driver_->stream_create(&setup_, kStreamNonBlocking);
-    if (result == kSuccess) {
-      void* host = nullptr;
-      result = driver_->mem_host_alloc(&host, sizeof(cocoll_grid_failure),
-                                       kHostAllocMapped | kHostAllocPortable);
-      failure_ = static_cast<cocoll_grid_failure*>(host);
-    }
-    if (result != kSuccess) return result;
-    *failure_ = {};
-    result = driver_->mem_host_get_device_pointer(&failure_on_device_, failure_, 0);
+    if (result == kSuccess) result = failure_.create(driver_);
     if (result == kSuccess) {
       result = own().create(driver_, options_.device, layout_.end, setup_);
     }
@@ -117,7 +71,7 @@ class Executor {
     }
     call->poisoned = call->poison_of[options_.rank];
     call->counters = at<cocoll_grid_counters>(options_.rank, layout_.counters);
-    call->failure = reinterpret_cast<cocoll_grid_failure*>(failure_on_device_);
+    call->failure = failure_.on_device();
   }
 
   // Makes a call one-shot over `source`: through the staging of all ranks.
@@ -146,26 +100,48 @@ class Executor {
     }
   }
 
+  // Where a rank's counters of plans' signals lie: a cocoll_grid_signals.
+  DevicePointer signals(int rank) const {
+    return reinterpret_cast<DevicePointer>(at<void>(rank, layout_.signals));
+  }
+
   // Where a rank's window lies.
   DevicePointer window(int rank) const {
     return reinterpret_cast<DevicePointer>(at<void>(rank, layout_.window));
   }
 
-  // Lets the ranks reach each other over NCCL. Blocks until all of them have come.
-  Result open_wire(const Nccl* nccl, const NcclUniqueId& id) {
-    const Result result = driver_->stream_create(&second_, kStreamNonBlocking);
-    if (result != kSuccess) return result;
-    return wire_.open(nccl, id, options_.world_size, options_.rank);
+  // Lets the ranks reach each other over NCCL. Waits for all of them, for as long as they wait for
+  // each other anyway, and connects them.
+  Result open_wire(const Nccl* nccl, const NcclUniqueId& id, Wire::Interrupted interrupted) {
+    const auto limit = std::chrono::nanoseconds(options_.limit_nanoseconds);
+    const Result opened =
+        wire_.open(nccl, id, options_.world_size, options_.rank, limit, interrupted);
+    return opened == kSuccess ? connect(limit, interrupted) : opened;
   }
   bool has_wire() const { return wire_.is_open(); }
+
+  // Forgets NCCL, which not all ranks could open.
+  void drop_wire() {
+    wire_.abort();
+    wire_.close();
+  }
+
+  // Makes the streams that a sequence is spread over, besides the caller's. They stay.
+  Result open_streams(int count) {
+    const Result result = own_streams_.open(*driver_, count);
+    return result == kSuccess ? captured_streams_.open(*driver_, count) : result;
+  }
 
   // Queues a sequence behind the communicator's last operation and behind what is on `stream`.
   // `*number` is how many operations were issued before it, or kCaptured.
   Result run(const Sequence& sequence, Stream stream, uint64_t* number) {
     *number = kCaptured;
-    if (sequence.uses_wire() && !wire_.enter()) return kNcclResults + kAborted;
+    if (!sequence.uses_wire()) return run_alone(sequence, stream, number);
+    if (!wire_.enter()) return kNcclResults + kNcclAborted;
     const Result result = run_alone(sequence, stream, number);
-    if (sequence.uses_wire()) wire_.leave();
+    wire_.leave();
+    // Peers may have a part of it: what comes next would meet the wrong messages.
+    if (result != kSuccess) fail_wire(result);
     return result;
   }
 
@@ -178,11 +154,11 @@ class Executor {
     if (failure() == nullptr) {
       const NcclResult trouble = wire_.trouble();
       if (trouble != kNcclSuccess) {
-        fail(COCOLL_GRID_WIRE, static_cast<uint64_t>(trouble));
+        failure_.leave(COCOLL_GRID_WIRE, static_cast<uint64_t>(trouble));
       } else if (abort_word != nullptr && __atomic_load_n(abort_word, __ATOMIC_ACQUIRE) != 0) {
-        fail(COCOLL_GRID_POISONED, 0);
+        failure_.leave(COCOLL_GRID_POISONED, 0);
       } else if (in_flight_.is_overdue(std::chrono::nanoseconds(options_.limit_nanoseconds))) {
-        fail(COCOLL_GRID_LATE, 0);
+        failure_.leave(COCOLL_GRID_LATE, 0);
       }
     }
     if (failure() == nullptr || given_up_) return;
@@ -210,12 +186,7 @@ class Executor {
   }
 
   // What a kernel has left, or nullptr. Asks nothing of the device.
-  const cocoll_grid_failure* failure() const {
-    if (failure_ == nullptr || __atomic_load_n(&failure_->state, __ATOMIC_ACQUIRE) != 2) {
-      return nullptr;
-    }
-    return failure_;
-  }
+  const cocoll_grid_failure* failure() const { return failure_.get(); }
 
   // Lets go of peers' memory; after a barrier, `close` frees this rank's own.
   void detach() {
@@ -228,13 +199,14 @@ class Executor {
     detach();
     wire_.close();
     own().close();
-    if (failure_ != nullptr) driver_->mem_free_host(failure_);
+    failure_.close();
     in_flight_.close();
-    for (Stream* stream : {&setup_, &second_}) {
-      if (*stream != nullptr) driver_->stream_destroy(*stream);
-      *stream = nullptr;
-    }
-    failure_ = nullptr;
+    if (last_captured_ != nullptr) driver_->event_destroy(last_captured_);
+    last_captured_ = nullptr;
+    if (setup_ != nullptr) driver_->stream_destroy(setup_);
+    setup_ = nullptr;
+    own_streams_.close(*driver_);
+    captured_streams_.close(*driver_);
   }
 
  private:
@@ -245,59 +217,122 @@ class Executor {
 
   Result run_alone(const Sequence& sequence, Stream stream, uint64_t* number) {
     int capturing = kCaptureNone;
-    Result result = driver_->stream_is_capturing(stream, &capturing);
+    uint64_t capture = 0;
+    Result result =
+        driver_->stream_get_capture(stream, &capturing, &capture, nullptr, nullptr, nullptr);
     if (result != kSuccess) return result;
-    captured_ |= capturing != kCaptureNone;
-    if (capturing != kCaptureNone) return queue_all(sequence, stream);
+    if (capturing != kCaptureNone) return capture_all(sequence, stream, capture);
     Pending operation;
     result = in_flight_.begin(sequence.uses_wire(), &operation);
     if (result != kSuccess) return result;
     // Also on the same stream: a handle may be that of another stream by now, and one of them
-    // stands for a stream of each thread. A capture may not depend on what runs outside it: its
-    // streams are the caller's to order.
+    // stands for a stream of each thread.
     const Event last = in_flight_.last();
     if (last != nullptr) result = driver_->stream_wait_event(stream, last, 0);
     if (result == kSuccess && operation.started != nullptr) {
       result = driver_->event_record(operation.started, stream);
     }
-    if (result == kSuccess) result = queue_all(sequence, stream);
+    if (result == kSuccess) result = queue_all(sequence, stream, own_streams_);
     // Also after an error: steps that were queued before it are on their way.
     const Result recorded = driver_->event_record(operation.done, stream);
     *number = in_flight_.issue(operation);
     return result == kSuccess ? recorded : result;
   }
 
-  // Leaves for the host what kernels leave when they fail.
-  void fail(int reason, uint64_t seen) {
-    uint32_t expected = 0;
-    if (!__atomic_compare_exchange_n(&failure_->state, &expected, 1u, false, __ATOMIC_ACQ_REL,
-                                     __ATOMIC_RELAXED)) {
-      return;
+  // In a capture too operations are one sequence. It may not depend on what runs outside it: that
+  // order is the caller's to keep.
+  Result capture_all(const Sequence& sequence, Stream stream, uint64_t capture) {
+    Result result = kSuccess;
+    for (size_t index = 0; index + 1 < static_cast<size_t>(sequence.stream_count()); ++index) {
+      int capturing = kCaptureNone;
+      uint64_t other = 0;
+      result = driver_->stream_get_capture(captured_streams_[index], &capturing, &other, nullptr,
+                                           nullptr, nullptr);
+      if (result != kSuccess) return result;
+      // Two captures at a time that both need it.
+      if (capturing != kCaptureNone && other != capture) return kCaptureUnsupported;
     }
-    failure_->reason = reason;
-    failure_->block = failure_->peer = -1;
-    failure_->wanted = 0;
-    failure_->seen = seen;
-    __atomic_store_n(&failure_->state, 2u, __ATOMIC_RELEASE);
+    captured_ = true;
+    if (last_captured_ == nullptr) {
+      result = driver_->event_create(&last_captured_, kEventDisableTiming);
+    } else if (capture == capture_) {
+      result = driver_->stream_wait_event(stream, last_captured_, 0);
+    }
+    if (result == kSuccess) result = queue_all(sequence, stream, captured_streams_);
+    if (result != kSuccess) return result;
+    capture_ = capture;
+    return driver_->event_record(last_captured_, stream);
   }
 
-  Result queue_all(const Sequence& sequence, Stream stream) {
-    const Stream streams[kStreams] = {stream, second_};
+  // Gives an operation over NCCL up, and with it the communicator.
+  void fail_wire(Result result) {
+    const NcclResult told = result > kNcclResults ? result - kNcclResults : 0;
+    if (told == kNcclLate) {
+      failure_.leave(COCOLL_GRID_LATE, 0);
+    } else if (told == kNcclAborted || told == kNcclInterrupted) {
+      failure_.leave(COCOLL_GRID_POISONED, 0);
+    } else {
+      failure_.leave(COCOLL_GRID_WIRE, static_cast<uint64_t>(told));
+    }
+    poison();
+  }
+
+  // Lets all ranks meet once over NCCL, which connects each to each: later the host need not wait.
+  Result connect(std::chrono::nanoseconds limit, const Wire::Interrupted& interrupted) {
+    Result result = wire_.enter() ? wire_.group_start() : kNcclResults + kNcclAborted;
+    if (result != kSuccess) return result;
+    const DevicePointer words = greetings();
+    for (int peer = 0; peer < options_.world_size; ++peer) {
+      if (peer == options_.rank || result != kSuccess) continue;
+      result = wire_.send(words + 4 * own_index(), 4, peer, setup_, true);
+      if (result != kSuccess) continue;
+      result = wire_.receive(words + 4 * static_cast<size_t>(peer), 4, peer, setup_, true);
+    }
+    const Result ended = wire_.group_end();
+    wire_.leave();
+    if (result == kSuccess) result = ended;
+    const auto start = std::chrono::steady_clock::now();
+    while (result == kSuccess) {
+      result = driver_->stream_query(setup_);
+      if (result != kNotReady) break;
+      result = kSuccess;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (std::chrono::steady_clock::now() - start > limit) result = kNcclResults + kNcclLate;
+      if (interrupted && interrupted()) result = kNcclResults + kNcclInterrupted;
+    }
+    if (result != kSuccess) wire_.abort();
+    return result;
+  }
+
+  Result queue_all(const Sequence& sequence, Stream stream, const OwnStreams& own) {
     bool grouped = false;
     for (const Step& step : sequence.steps) {
-      const Result result = queue(sequence, step, streams[step.stream]);
+      const Stream where = step.stream == 0 ? stream : own[static_cast<size_t>(step.stream) - 1];
+      const Result result = queue(sequence, step, where, grouped);
       if (step.kind == Step::Kind::kGroupStart) grouped = true;
       if (step.kind == Step::Kind::kGroupEnd) grouped = false;
-      if (result != kSuccess) {
-        // The thread's next use of NCCL, maybe another library's, must not fall into this group.
-        if (grouped) wire_.group_end();
-        return result;
-      }
+      if (result == kSuccess) continue;
+      // The thread's next use of NCCL, maybe another library's, must not fall into this group.
+      if (grouped) wire_.group_end();
+      join(sequence, stream, own);
+      return result;
     }
     return kSuccess;
   }
 
-  Result queue(const Sequence& sequence, const Step& step, Stream stream) {
+  // Lets the caller's stream wait for all that a sequence has queued on others.
+  void join(const Sequence& sequence, Stream stream, const OwnStreams& own) {
+    for (size_t index = 0; index + 1 < static_cast<size_t>(sequence.stream_count()); ++index) {
+      Event event = nullptr;
+      if (driver_->event_create(&event, kEventDisableTiming) != kSuccess) continue;
+      if (driver_->event_record(event, own[index]) == kSuccess) {
+        driver_->stream_wait_event(stream, event, 0);
+      }
+      driver_->event_destroy(event);
+    }
+  }
+
+  Result queue(const Sequence& sequence, const Step& step, Stream stream, bool grouped) {
     switch (step.kind) {
       case Step::Kind::kCopy:
         return driver_->memcpy_async(step.to, step.from, step.count, stream);
@@ -312,9 +347,9 @@ class Executor {
       case Step::Kind::kGroupEnd:
         return wire_.group_end();
       case Step::Kind::kSend:
-        return wire_.send(step.from, step.count, step.number, stream);
+        return wire_.send(step.from, step.count, step.number, stream, grouped);
       case Step::Kind::kReceive:
-        return wire_.receive(step.to, step.count, step.number, stream);
+        return wire_.receive(step.to, step.count, step.number, stream, grouped);
       case Step::Kind::kAllReduce:
         return wire_.all_reduce(step.to, step.from, step.count, step.type, step.op, stream);
       case Step::Kind::kAllGather:
@@ -340,13 +375,16 @@ class Executor {
   std::vector<Segment> segments_;
   Wire wire_;
   Stream setup_ = nullptr;
-  Stream second_ = nullptr;  // the second of a sequence's streams; there with the wire
+  // Of sequences, behind the caller's; others in captures, for a stream that has joined one is no
+  // use elsewhere until that ends.
+  OwnStreams own_streams_, captured_streams_;
   std::mutex poison_mutex_;
   InFlight in_flight_;
   bool given_up_ = false;  // by the watch
   bool captured_ = false;
-  cocoll_grid_failure* failure_ = nullptr;
-  DevicePointer failure_on_device_ = 0;
+  uint64_t capture_ = 0;           // the last one, as the driver numbers them
+  Event last_captured_ = nullptr;  // of the last operation in it
+  FailureWord failure_;
 };
 
 }  // namespace cocoll::cuda

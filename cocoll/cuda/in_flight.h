@@ -55,17 +55,19 @@ class InFlight {
   uint64_t issued() const { return issued_; }
 
   // What the next operation waits for: the last one's end, or nullptr.
-  Event last() const { return pending_.empty() ? nullptr : pending_.back().done; }
+  Event last() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return pending_.empty() ? nullptr : pending_.back().done;
+  }
 
   // Whether the oldest operation is a watched one that has run for longer than `limit`. Counted
   // from its start: what it waits for on its stream may take as long as it likes.
   bool is_overdue(std::chrono::nanoseconds limit) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (retire() != kSuccess || pending_.empty()) return false;
+    if (has_settled()) return false;
     const uint64_t oldest = issued_ - pending_.size();
     const Pending& operation = pending_.front();
-    if (operation.started == nullptr || driver_->event_query(operation.started) != kSuccess ||
-        driver_->event_query(operation.done) != kNotReady) {
+    if (operation.started == nullptr || driver_->event_query(operation.started) != kSuccess) {
       watched_ = kNone;
       return false;
     }
@@ -102,6 +104,15 @@ class InFlight {
     return kSuccess;
   }
 
+  // Whether all operations have ended, as far as it is known.
+  bool has_settled() {
+    if (pending_.empty() || settled_ == issued_) return true;
+    if (retire() != kSuccess || pending_.size() > 1) return false;
+    if (driver_->event_query(pending_.front().done) != kSuccess) return false;
+    settled_ = issued_;
+    return true;
+  }
+
   // Gives an event that no operation needs. They are made until there are as many as operations in
   // flight, and never after.
   Result take_event(Event* event) {
@@ -125,6 +136,7 @@ class InFlight {
   std::deque<Pending> pending_;  // the last operations, the oldest first
   std::vector<Event> spare_;
   uint64_t issued_ = 0;
+  uint64_t settled_ = kNone;  // how many had been issued when all of them had ended
   uint64_t watched_ = kNone;  // which operation is running, and since when a watch knows
   std::chrono::steady_clock::time_point watched_since_;
 };

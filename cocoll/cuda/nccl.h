@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 
+#include <climits>
 #include <cstddef>
 #include <string>
 
@@ -30,17 +31,29 @@ constexpr NcclResult kNcclInProgress = 7;
 // Elements of a byte: what sends and receives count in.
 constexpr int kNcclInt8 = 0;
 
-// NCCL 2.18, the first that splits communicators.
-constexpr int kOldestNcclVersion = 21800;
+// NCCL 2.19: before it an abort from another thread was not safe.
+constexpr int kOldestNcclVersion = 21900;
+
+// How a communicator is made: ncclConfig_t as of NCCL 2.18, which later versions read by its size
+// and version.
+struct NcclConfig {
+  size_t size = sizeof(NcclConfig);
+  unsigned magic = 0xcafebeef;
+  unsigned version = 21800;
+  int blocking = 0;
+  int cluster_size = INT_MIN;  // the library's choice, as in what follows
+  int least_blocks = INT_MIN;
+  int most_blocks = INT_MIN;
+  const char* network = nullptr;
+  int shares_split = INT_MIN;
+};
 
 // name in the table, exported symbol, parameters
 #define COCOLL_NCCL_FUNCTIONS(F)                                                                  \
   F(get_version, "ncclGetVersion", (int* version))                                                \
   F(get_unique_id, "ncclGetUniqueId", (NcclUniqueId * id))                                        \
-  F(comm_init_rank, "ncclCommInitRank",                                                           \
-    (NcclCommunicator * comm, int world_size, NcclUniqueId id, int rank))                         \
-  F(comm_split, "ncclCommSplit",                                                                  \
-    (NcclCommunicator comm, int color, int key, NcclCommunicator* made, void* config))            \
+  F(comm_init_rank, "ncclCommInitRankConfig",                                                     \
+    (NcclCommunicator * comm, int world_size, NcclUniqueId id, int rank, NcclConfig* config))     \
   F(comm_destroy, "ncclCommDestroy", (NcclCommunicator comm))                                     \
   F(comm_abort, "ncclCommAbort", (NcclCommunicator comm))                                         \
   F(comm_get_async_error, "ncclCommGetAsyncError", (NcclCommunicator comm, NcclResult * result))  \

@@ -53,15 +53,17 @@ cdef class Operation:
         Parameters
         ----------
         stream : int
-            0 is the caller's stream, 1 one of the communicator's own. What uses the latter makes it
-            wait for the caller's first, and in the end the caller's for it.
+            0 is the caller's stream, others are the communicator's own. What uses one of those
+            makes it wait for the caller's first, and in the end the caller's for it.
         """
         cdef size_t event = 0
         cdef Device device = self.endpoint.device
         cdef void* current = device.enter()
         cdef Result result = self.sequence.record(device.library.driver, stream, &event)
+        if result == kSuccess:
+            result = self.endpoint.executor.open_streams(self.sequence.stream_count())
         device.leave(current)
-        device.library.check(result, "making an event")
+        device.library.check(result, "making an event and streams")
         return event
 
     def wait_for(self, size_t event, int stream):

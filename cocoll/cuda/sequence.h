@@ -1,12 +1,14 @@
 // What one operation of one rank is on its GPU: made once, run often.
 //
-// Steps stand in the order in which they are issued, each on one of two streams: the caller's, and
-// one of the communicator's own. Events order them. A run records an event anew; what an earlier
-// run waits for stays as it was.
+// Steps stand in the order in which they are issued, each on one of several streams: the caller's,
+// and those of the communicator's own. Events order them. A run records an event anew; what an
+// earlier run waits for stays as it was.
 
 #ifndef COCOLL_CUDA_SEQUENCE_H_
 #define COCOLL_CUDA_SEQUENCE_H_
 
+#include <algorithm>
+#include <array>
 #include <vector>
 
 #include "cocoll/cuda/driver.h"
@@ -14,7 +16,31 @@
 
 namespace cocoll::cuda {
 
-constexpr int kStreams = 2;
+constexpr int kStreams = 8;
+
+// The streams of a communicator's own, made when a sequence first needs so many.
+class OwnStreams {
+ public:
+  Result open(const Driver& driver, int count) {
+    Result result = kSuccess;
+    for (size_t index = 0; index + 1 < static_cast<size_t>(count) && result == kSuccess; ++index) {
+      if (streams_[index] == nullptr) {
+        result = driver.stream_create(&streams_[index], kStreamNonBlocking);
+      }
+    }
+    return result;
+  }
+  void close(const Driver& driver) {
+    for (Stream& stream : streams_) {
+      if (stream != nullptr) driver.stream_destroy(stream);
+      stream = nullptr;
+    }
+  }
+  Stream operator[](size_t index) const { return streams_[index]; }
+
+ private:
+  std::array<Stream, kStreams - 1> streams_{};
+};
 
 // One thing that a stream does.
 struct Step {
@@ -54,6 +80,9 @@ class Sequence {
   std::vector<Event> events;
 
   bool uses_wire() const { return uses_wire_; }
+
+  // How many streams it is spread over.
+  int stream_count() const { return stream_count_; }
 
   void launch(Function function, const cocoll_grid_call& call, int blocks, int stream) {
     Step step = make(Step::Kind::kLaunch, stream);
@@ -115,10 +144,12 @@ class Sequence {
  private:
   Step make(Step::Kind kind, int stream) {
     uses_wire_ |= kind >= Step::Kind::kGroupStart;
+    stream_count_ = std::max(stream_count_, stream + 1);
     return {kind, stream, 0, 0, 0, 0, nullptr, 0, 0, 0};
   }
 
   bool uses_wire_ = false;
+  int stream_count_ = 1;
 };
 
 }  // namespace cocoll::cuda

@@ -26,7 +26,7 @@ _ADVICE = {
     5: "there is no GPU: leave device= out and use arrays in host memory",
 }
 _NCCL = "libnccl.so.2"
-_NCCL_ADVICE = "wanted NCCL 2.18 or later: install cocoll[cuda13] or cocoll[cuda12]"
+_NCCL_ADVICE = "wanted NCCL 2.19 or later: install cocoll[cuda13] or cocoll[cuda12]"
 # dlopen gives a library only if it is loaded already (Linux).
 _RTLD_NOLOAD = 4
 

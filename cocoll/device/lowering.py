@@ -1,8 +1,8 @@
-"""Plans as steps on streams: what the executor for GPUs runs of a plan that sends and receives.
+"""Plans as steps on streams: what the executor for GPUs runs of a plan's primitive steps.
 
-The lanes that use the wire go to the caller's stream, in the order that the plan gives them, and
-those that compute to a stream of the communicator's own, so that both work at the same time. What a
-step waits for in a lane of the other stream becomes an event.
+The lanes that use the wire share the caller's stream, in the order that the plan gives them; every
+other lane has a stream, so that all work at the same time. What a step waits for in a lane of
+another stream becomes an event.
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from cocoll.device.launches import add_copy, add_reduction
+from cocoll.cuda.binding import MAX_RANKS, MAX_SIGNALS, MAX_STREAMS
+from cocoll.device.launches import add_arrival, add_copy, add_reduction
 from cocoll.dtypes import DType
 from cocoll.errors import UnsupportedError
+from cocoll.kernels.grid_spec import SIGNAL_KERNEL, WAIT_KERNEL
 from cocoll.plan.ir import (
     After,
     Buffer,
-    Copy,
+    Call,
     Loop,
     Native,
     Plan,
     Receive,
     Reduce,
     Send,
+    Signal,
     Step,
     View,
+    Wait,
     block_elements,
     block_range,
     chunk_range,
@@ -50,7 +54,8 @@ NCCL_TYPES = {
 }
 NCCL_OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 
-_CALLERS, _OWN = 0, 1
+_CALLERS = 0
+_WORD_BYTES = 4
 
 
 @dataclass
@@ -79,12 +84,12 @@ class _Lane:
 
 
 def lower_plan(plan: Plan, request: Request, operation: Operation) -> None:
-    """Add the steps of a plan, without its arrival, to an operation.
+    """Add the steps of a plan, with its opening and its arrival, to an operation.
 
     Parameters
     ----------
     plan : Plan
-        Of steps reduce, copy, send, receive and native, over this rank's own memory.
+        Of any steps but call; what it touches of peers is mapped.
     request : Request
         The arrays, and what the plan's reductions compute.
     operation : Operation
@@ -93,9 +98,12 @@ def lower_plan(plan: Plan, request: Request, operation: Operation) -> None:
     Raises
     ------
     UnsupportedError
-        The plan has other steps.
+        The plan needs more than this executor has: other steps or scratch, more lanes or flags.
     """
-    _Lowering(plan, request, operation).run()
+    lowering = _Lowering(plan, request, operation)
+    lowering.open()
+    add_arrival(request.comm, request.side, operation)
+    lowering.run()
 
 
 class _Lowering:
@@ -104,13 +112,15 @@ class _Lowering:
         self._request = request
         self._operation = operation
         self._length = block_elements(request.count, plan.world_size, plan.alignment_elements)
-        wires = [_uses_wire(lane.loops) for lane in plan.fragment.lanes]
+        streams = _streams_of(plan)
+        if any(_uses_wire(lane.loops) for lane in plan.fragment.lanes):
+            self._need_wire()
         self._lanes = [
-            _Lane(index, _CALLERS if wire or not any(wires) else _OWN, self._cut(lane.loops))
-            for index, (lane, wire) in enumerate(zip(plan.fragment.lanes, wires, strict=True))
+            _Lane(index, stream, self._cut(lane.loops))
+            for index, (lane, stream) in enumerate(zip(plan.fragment.lanes, streams, strict=True))
         ]
-        # The last event of the other stream that each stream has waited for.
-        self._seen = {_CALLERS: -1, _OWN: -1}
+        # The last event of each other stream that each stream has waited for.
+        self._seen: dict[tuple[int, int], int] = {}
         self._awaited = {
             (after.lane, self._iteration_of(after, batch.iteration))
             for lane in self._lanes
@@ -121,14 +131,21 @@ class _Lowering:
         }
 
     def run(self) -> None:
-        both = any(lane.stream == _OWN for lane in self._lanes)
-        if both:
-            self._operation.wait_for(self._operation.record(_CALLERS), _OWN)
+        others = sorted({lane.stream for lane in self._lanes} - {_CALLERS})
+        if others:
+            begun = self._operation.record(_CALLERS)
+            for stream in others:
+                self._operation.wait_for(begun, stream)
         while not all(lane.ended for lane in self._lanes):
-            ready = next(lane for lane in self._lanes if not lane.ended and self._is_ready(lane))
-            self._issue(ready)
-        if both:
-            self._operation.wait_for(self._operation.record(_OWN), _CALLERS)
+            self._issue(next(lane for lane in self._lanes if self._is_ready(lane)))
+        for stream in others:
+            self._operation.wait_for(self._operation.record(stream), _CALLERS)
+
+    def open(self) -> None:
+        """Add the opening, which stands before the arrival."""
+        for batch in self._cut(self._plan.fragment.opening):
+            for step in batch.steps:
+                self._add(step, batch, _CALLERS)
 
     # --- The order in which lanes take turns. ---
 
@@ -149,6 +166,8 @@ class _Lowering:
         return None if not batches or wanted >= batches[-1].iteration else wanted
 
     def _is_ready(self, lane: _Lane) -> bool:
+        if lane.ended:
+            return False
         batch = lane.batches[lane.next]
         for step in batch.steps:
             for after in step.after:
@@ -167,10 +186,10 @@ class _Lowering:
                 # Below 0: nothing to wait for, in the lane's first iterations.
                 if other.stream == lane.stream or (wanted is not None and wanted < 0):
                     continue
-                event = other.events[wanted]
-                if event > self._seen[lane.stream]:
+                event, pair = other.events[wanted], (other.stream, lane.stream)
+                if event > self._seen.get(pair, -1):
                     self._operation.wait_for(event, lane.stream)
-                    self._seen[lane.stream] = event
+                    self._seen[pair] = event
         grouped = len(batch.steps) > 1
         if grouped:
             self._operation.begin_group(lane.stream)
@@ -190,10 +209,12 @@ class _Lowering:
 
     def _add(self, step: Step, batch: _Batch, stream: int) -> None:
         operation, count = self._operation, self._request.count
-        if not isinstance(step, Copy | Reduce | Send | Receive | Native):
+        if isinstance(step, Signal | Wait):
+            self._add_flag(step, stream)
+            return
+        if isinstance(step, Call):
             raise UnsupportedError(
-                f"plan {self._plan.name!r} has a step that the executor for GPUs does not run: "
-                f"{type(step).__name__.lower()}"
+                f"plan {self._plan.name!r} has a call step, which no executor runs yet"
             )
         iteration = batch.iteration
         first, stop = chunk_range(batch.loop, step.block, iteration, count, self._length)
@@ -233,6 +254,31 @@ class _Lowering:
             stream=stream,
         )
 
+    def _add_flag(self, step: Signal | Wait, stream: int) -> None:
+        # A cocoll_grid_signals has three tables of a word for each flag and peer.
+        request, rank = self._request, self._plan.rank
+        self._need_mapping()
+        if step.flag >= MAX_SIGNALS:
+            raise UnsupportedError(
+                f"plan {self._plan.name!r} has flag {step.flag}; on GPUs there are {MAX_SIGNALS}"
+            )
+
+        def word(table: int, whose: int, peer: int) -> int:
+            row = table * MAX_SIGNALS + step.flag
+            return request.side.endpoint.signals(whose) + (row * MAX_RANKS + peer) * _WORD_BYTES
+
+        signals = isinstance(step, Signal)
+        self._operation.launch(
+            request.side.common_function(SIGNAL_KERNEL if signals else WAIT_KERNEL),
+            1,
+            0,
+            step.peer,
+            [word(1 if signals else 2, rank, step.peer)],
+            [[word(0, step.peer, rank)] if signals else []],
+            copied_from=0 if signals else word(0, rank, step.peer),
+            stream=stream,
+        )
+
     def _add_native(self, step: Native, elements: int, stream: int) -> None:
         operation, request = self._operation, self._request
         itemsize = step.source.itemsize_bytes
@@ -250,14 +296,73 @@ class _Lowering:
     def _locate(self, view: View, iteration: int, first: int) -> int:
         """Give where element `first`, with which a chunk begins, lies of a view."""
         request = self._request
+        if view.rank != self._plan.rank:
+            self._need_mapping()
         if view.buffer is Buffer.STAGING:
+            self._check_window(view)
             base = request.side.endpoint.window(view.rank) + view.offset_bytes
             if view.slots:
                 return base + iteration % view.slots * view.slot_bytes
             return base + first * view.itemsize_bytes
+        if view.buffer not in (Buffer.SOURCE, Buffer.RESULT):
+            raise UnsupportedError(
+                f"plan {self._plan.name!r} uses scratch that the executor for GPUs does not have: "
+                f"{view.buffer.name}"
+            )
         array = request.source if view.buffer is Buffer.SOURCE else request.results[view.index]
+        address = array.address
+        if view.rank != self._plan.rank:
+            place = request.side.place_of(address, array.nbytes)
+            if place is None:
+                raise UnsupportedError(
+                    f"plan {self._plan.name!r} touches arrays of peers, which must be symmetric: "
+                    f"make them with comm.empty(device='cuda')"
+                )
+            address = request.side.addresses(place)[view.rank]
         origin, _ = block_range(view.origin, request.count, self._length)
-        return array.address + (first - origin) * view.itemsize_bytes
+        return address + (first - origin) * view.itemsize_bytes
+
+    def _need_wire(self) -> None:
+        if not self._request.side.endpoint.has_wire:
+            raise UnsupportedError(
+                f"plan {self._plan.name!r} sends and receives, and the ranks map each other's "
+                f"memory without NCCL; give Tuning(gpu_map_peers=0) to use it"
+            )
+
+    def _need_mapping(self) -> None:
+        side = self._request.side
+        if not side.is_mapped:
+            raise UnsupportedError(
+                f"plan {self._plan.name!r} touches memory of peers, which is not mapped, because "
+                f"{side.wire_reason}; let it send and receive"
+            )
+
+    def _check_window(self, view: View) -> None:
+        end = view.offset_bytes + view.slots * view.slot_bytes
+        if not view.slots:
+            end = view.offset_bytes + self._request.count * view.itemsize_bytes
+        if end > self._request.side.endpoint.window_bytes:
+            raise UnsupportedError(
+                f"plan {self._plan.name!r} wants {end} bytes of staging; Tuning.gpu_window_bytes "
+                f"is {self._request.side.endpoint.window_bytes}"
+            )
+
+
+def _streams_of(plan: Plan) -> list[int]:
+    """Give each lane's stream: those that use the wire share the caller's."""
+    lanes = plan.fragment.lanes
+    wires = [_uses_wire(lane.loops) for lane in lanes]
+    streams = []
+    following = 1 if any(wires) else 0
+    for wire in wires:
+        streams.append(_CALLERS if wire else following)
+        following += not wire
+    if following > MAX_STREAMS:
+        raise UnsupportedError(
+            f"plan {plan.name!r} has {len(lanes)} lanes; on GPUs at most {MAX_STREAMS} streams "
+            f"work for one operation"
+        )
+    return streams
 
 
 def _uses_wire(loops: Sequence[Loop]) -> bool:

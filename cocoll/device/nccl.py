@@ -72,8 +72,12 @@ def open_wire(comm: Communicator, side: DeviceSide, toolkit: Toolkit) -> None:
     except (CudaError, NcclError) as error:
         problem = str(error)
     # The word that tells of peers that have given up goes with the communicator.
-    weakref.finalize(comm, side.endpoint.end_watch).atexit = False
-    agree(comm, b"", problem)
+    weakref.finalize(comm, side.endpoint.forget_abort_word).atexit = False
+    try:
+        agree(comm, b"", problem)
+    except UnsupportedError:
+        side.endpoint.drop_wire()
+        raise
 
 
 def offers_native(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,9 @@ def open_device(
             endpoint.close()
             raise
     elif offers_native(comm, side, toolkit, [theirs["target"] for theirs in everyone]):
-        side.native_toolkit = toolkit
+        # At once, and not when it is first used: a call must not find out that others do not.
+        with contextlib.suppress(UnsupportedError):
+            open_wire(comm, side, toolkit)
     return side
 
 

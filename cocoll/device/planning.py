@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cocoll.algorithms import flat, native, one_shot, two_shot, wire_two_shot
 from cocoll.cuda.binding import Operation
-from cocoll.device.launches import add_arrival, add_copy, sign
+from cocoll.device.launches import add_copy, sign
 from cocoll.device.lowering import lower_plan
 from cocoll.device.mapped import (
     add_composite,
@@ -15,7 +15,6 @@ from cocoll.device.mapped import (
     owners_chunk_elements,
     shared_chunk_elements,
 )
-from cocoll.device.nccl import open_wire
 from cocoll.dtypes import DType
 from cocoll.failure import Kind, Option
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan
@@ -66,7 +65,6 @@ def make_operation(request: Request) -> tuple[Operation, Plan]:
     )
     operation = Operation(side.endpoint, sign(*facts))
     if not add_composite(plan, request, operation):
-        add_arrival(request.comm, side, operation)
         lower_plan(plan, request, operation)
         if Option.ZERO_GRAD in request.options:
             add_copy(side, operation, request.source.address, 0, request.source.nbytes)
@@ -118,8 +116,7 @@ def _choose_mapped(request: Request) -> Plan:
         return replace(one_shot.plan_allreduce(rank, world_size, spec), name="low_latency")
     if everywhere and request.count * itemsize <= side.endpoint.staging_bytes:
         return one_shot.plan_allreduce(rank, world_size, spec)
-    if side.native_toolkit is not None and _is_native(request):
-        open_wire(comm, side, side.native_toolkit)
+    if side.endpoint.has_wire and _is_native(request):
         return native.plan_allreduce_native(rank, world_size, itemsize)
     if in_place:
         return two_shot.plan_allreduce(rank, world_size, spec, chunk_elements=whole)

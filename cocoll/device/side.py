@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +37,6 @@ from cocoll.symmetric import Allocation, SymmetricHeap
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
-    from cocoll.cuda.toolkit import Toolkit
     from cocoll.kernels.grid_loader import GridLoader
     from cocoll.plan.ir import Plan
 
@@ -130,8 +130,6 @@ class DeviceSide:
         self.endpoint = endpoint
         self.wire_reason = wire_reason
         self.buses = buses
-        # What opens NCCL for its own collectives, where those are better than over mapped memory.
-        self.native_toolkit: Toolkit | None = None
         self._loader = loader
         self._segment_bytes = comm.tuning.gpu_segment_bytes
         self._segments: list[_Segment] = []
@@ -292,7 +290,17 @@ class DeviceSide:
         while not self.is_idle() and time.monotonic() < stop:
             time.sleep(1e-4)
         if self.is_idle() and self.endpoint.has_captured:
-            self.device.synchronize_all()
+            self._await_replays(stop)
+
+    def _await_replays(self, stop: float) -> None:
+        # Of replays nobody knows where they run. Those over NCCL end only if all ranks come: when
+        # time is up they are aborted.
+        waiting = threading.Thread(target=self.device.synchronize_all, daemon=True)
+        waiting.start()
+        waiting.join(max(0.0, stop - time.monotonic()))
+        if waiting.is_alive():
+            self.endpoint.poison()
+            waiting.join(_SLACK_SECONDS)
 
     def is_idle(self) -> bool:
         """Whether all that was issued has completed."""

@@ -123,6 +123,13 @@ COCOLL_INLINE int32_t epochs_ahead(uint64_t flag, uint32_t epoch) {
   return static_cast<int32_t>(static_cast<uint32_t>(flag) - epoch);
 }
 
+// What a wait that lasts looks at, now and then: the clock and the poison are slow to read. Gives
+// why it must end, or 0.
+COCOLL_INLINE int reason_to_end(const cocoll_grid_call& call, const Place& place, uint64_t start) {
+  if (acquire_load(call.poisoned) != 0) return COCOLL_GRID_POISONED;
+  return place.nanoseconds() - start > call.limit_nanoseconds ? COCOLL_GRID_LATE : 0;
+}
+
 // Waits until one peer's flag has come as far as `epoch`, and gives what it then says. Where it
 // does not come, `*reason` says why.
 COCOLL_INLINE uint64_t await(const cocoll_grid_call& call, const Place& place, int peer,
@@ -194,6 +201,37 @@ COCOLL_INLINE bool meet(const cocoll_grid_call& call, const Place& place) {
   // Before the barrier: every thread reads it when it comes to the next meeting.
   if (place.thread == 0) *counter = epoch;
   return !place.any(failed);
+}
+
+// The steps signal and wait of a plan, each a kernel of one block. Counters only grow, and are kept
+// on the device: this rank's of what it has signalled or awaited is `sources[0]`, `end` the peer.
+
+// Raises the word of a peer, `destinations[0][0]`, by one; all that ran before is published.
+COCOLL_INLINE void signal_grid(const cocoll_grid_call& call, const Place& place) {
+  if (is_poisoned(call, place) || place.block != 0 || place.thread != 0) return;
+  uint32_t* signalled = static_cast<uint32_t*>(call.sources[0]);
+  release_store(static_cast<uint32_t*>(call.destinations[0][0]), ++*signalled);
+}
+
+// Waits until a peer has raised `own_source` once more.
+COCOLL_INLINE void wait_grid(const cocoll_grid_call& call, const Place& place) {
+  if (is_poisoned(call, place) || place.block != 0 || place.thread != 0) return;
+  uint32_t* awaited = static_cast<uint32_t*>(call.sources[0]);
+  const uint32_t wanted = ++*awaited;
+  const uint32_t* raised = static_cast<const uint32_t*>(call.own_source);
+  const uint64_t start = place.nanoseconds();
+  constexpr int kTurns = 256;
+  for (;;) {
+    for (int turn = 0; turn < kTurns; ++turn) {
+      if (epochs_ahead(acquire_load(raised), wanted) >= 0) return;
+      place.pause();
+    }
+    const int reason = reason_to_end(call, place, start);
+    if (reason == 0) continue;
+    const int peer = reason == COCOLL_GRID_POISONED ? -1 : static_cast<int>(call.end);
+    give_up(call, 0, reason, peer, wanted, acquire_load(raised));
+    return;
+  }
 }
 
 }  // namespace cocoll

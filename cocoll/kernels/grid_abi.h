@@ -46,6 +46,15 @@ typedef struct cocoll_grid_counters {
   uint32_t pushed;  // the epoch of the last low-latency operation, of any grid
 } cocoll_grid_counters;
 
+// What plans signal and wait for on one rank: [flag][peer]. `raised` is written by the peers, the
+// rest is the rank's own.
+enum { COCOLL_GRID_SIGNALS = 4 };
+typedef struct cocoll_grid_signals {
+  uint32_t raised[COCOLL_GRID_SIGNALS][COCOLL_GRID_MAX_RANKS];
+  uint32_t signalled[COCOLL_GRID_SIGNALS][COCOLL_GRID_MAX_RANKS];
+  uint32_t awaited[COCOLL_GRID_SIGNALS][COCOLL_GRID_MAX_RANKS];
+} cocoll_grid_signals;
+
 enum {
   COCOLL_GRID_LATE = 1,      // a peer did not come in time
   COCOLL_GRID_MISMATCH = 2,  // a peer came to another operation

@@ -17,15 +17,20 @@ __all__ = [
     "COMMON_KERNELS",
     "COMPARE_KERNEL",
     "COPY_KERNEL",
+    "SIGNAL_KERNEL",
+    "WAIT_KERNEL",
     "check_grid_limits",
     "grid_kernel_name",
     "render_grid_kernels",
 ]
 
-#: The symbols of kernels that every source has: one copies bytes, one compares what the ranks say.
+#: Kernels that every source has: they copy bytes, compare what ranks say, signal and wait.
 COPY_KERNEL = "cocoll_grid_copy_bytes"
 COMPARE_KERNEL = "cocoll_grid_compare"
-COMMON_KERNELS = (COPY_KERNEL, COMPARE_KERNEL)
+SIGNAL_KERNEL = "cocoll_grid_signal"
+WAIT_KERNEL = "cocoll_grid_wait"
+COMMON_KERNELS = (COPY_KERNEL, COMPARE_KERNEL, SIGNAL_KERNEL, WAIT_KERNEL)
+_COMMON_FUNCTIONS = ("copy_grid", "compare_grid", "signal_grid", "wait_grid")
 
 _PREAMBLE = '#include "cocoll/kernels/grid.h"\n'
 _PACK_BYTES = 16
@@ -98,7 +103,7 @@ def render_grid_kernels(specs: Sequence[KernelSpec]) -> str:
         An epilogue has more arrays or scalars than a launch can hand over.
     """
     parts = [_PREAMBLE]
-    for symbol, function in zip(COMMON_KERNELS, ("copy_grid", "compare_grid"), strict=True):
+    for symbol, function in zip(COMMON_KERNELS, _COMMON_FUNCTIONS, strict=True):
         parts.append(
             f"COCOLL_GRID_KERNEL({symbol}) {{ cocoll::{function}(call, COCOLL_GRID_PLACE); }}\n"
         )

@@ -25,6 +25,38 @@ if TYPE_CHECKING:
     from cocoll.testing.graphs import Graphs
 
 
+def test_two_streams_of_one_capture_are_one_sequence(toolkit: Toolkit, graphs: Graphs) -> None:
+    """A fork that the framework has made: operations on both sides keep the order of the calls."""
+    replays = 20
+
+    def body(comm: cocoll.Communicator) -> None:
+        with gpu_stream(comm) as stream, gpu_stream(comm) as other:
+            x = put(comm, np.full(3000, comm.rank + 1, np.int64), "ordinary")
+            y = put(comm, np.full(20, comm.rank + 1, np.int64), "ordinary")
+            ways = [
+                comm.bind(cocoll.allreduce, array, op, stream=where)
+                for array, op, where in (
+                    (x, "sum", stream),
+                    (y, "sum", other),
+                    (x, "max", other),
+                    (y, "max", stream),
+                )
+            ]
+            with graphs.capture(stream) as graph:
+                graph.fork(other)
+                for number in (0, 1, 2, 3, 1, 0):
+                    ways[number]()
+                graph.join(other)
+            for _ in range(replays):
+                graph.launch(stream)
+            comm._open_side(None).device.synchronize(stream)
+            # The first sum is 3 on both ranks; each of the others gives twice as much.
+            for array in (x, y):
+                same_bits(array.get(stream), np.full(array.shape, 3 << (2 * replays - 1), np.int64))
+
+    run_ranks(2, body, toolkit=toolkit, tuning=TUNING)
+
+
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_a_captured_step_is_replayed(memory: str, toolkit: Toolkit, graphs: Graphs) -> None:
     replays = 200

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,9 +15,11 @@ import pytest
 
 import cocoll
 from cocoll import epilogues
+from cocoll.cuda.binding import Operation
 from cocoll.device import lowering
 from cocoll.errors import (
     AbortedError,
+    ClosedError,
     CocollError,
     CollectiveMismatchError,
     CommTimeoutError,
@@ -281,6 +286,13 @@ def test_what_a_bound_operation_says_of_itself(toolkit: Toolkit) -> None:
         assert words in found[1][1]
 
 
+class Deaf(dict[Any, int]):
+    """Believes that every event has been waited for."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        return 1 << 60
+
+
 def test_events_between_the_streams_are_needed(
     toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -289,7 +301,7 @@ def test_events_between_the_streams_are_needed(
 
     def deaf(self: Any, *arguments: Any) -> None:
         init(self, *arguments)
-        self._seen = dict.fromkeys(self._seen, 1 << 60)
+        self._seen = Deaf()
 
     def body(comm: cocoll.Communicator) -> bool:
         x = put(comm, fill(comm.rank, (50021,), "float32"), "ordinary")
@@ -325,10 +337,14 @@ def test_ranks_that_ask_for_different_things(toolkit: Toolkit) -> None:
     assert set(found) <= {"CollectiveMismatchError", "AbortedError", "NcclError"}
 
 
-def test_a_rank_that_does_not_come(toolkit: Toolkit) -> None:
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_rank_that_does_not_come(warm: bool, toolkit: Toolkit) -> None:
+    """Also to the first operation, for which NCCL may have to connect the ranks."""
+
     def body(comm: cocoll.Communicator) -> str:
         x = put(comm, np.ones(3000, np.float32), "ordinary")
-        cocoll.allreduce(x).wait()
+        if warm:
+            cocoll.allreduce(x).wait()
         start = time.monotonic()
         if comm.rank == 1:
             time.sleep(3.0)
@@ -343,6 +359,89 @@ def test_a_rank_that_does_not_come(toolkit: Toolkit) -> None:
 
     words = run_ranks(3, body, toolkit=toolkit, tuning=RANK_ORDER, timeout_seconds=1.0)
     assert any("ran for 1.0 s on rank" in text for text in words)
+
+
+def test_a_first_native_collective_without_all_ranks(toolkit: Toolkit) -> None:
+    """NCCL connects each way when it is first used, and the host waits for the others' hosts."""
+
+    def body(comm: cocoll.Communicator) -> str:
+        x = put(comm, np.ones(3000, np.float32), "ordinary")
+        comm.barrier()
+        if comm.rank == 1:
+            time.sleep(3.0)
+            return ""
+        start = time.monotonic()
+        with pytest.raises((CommTimeoutError, AbortedError, NcclError)) as caught:
+            cocoll.broadcast(x, 0).wait()
+        assert time.monotonic() - start < 10
+        with pytest.raises((ClosedError, CocollError)):
+            cocoll.broadcast(x, 0)
+        assert comm.closed
+        return str(caught.value)
+
+    run_ranks(3, body, toolkit=toolkit, tuning=RANK_ORDER, timeout_seconds=1.0)
+
+
+def test_a_step_that_nccl_refuses(toolkit: Toolkit) -> None:
+    """What stands before it, on any stream, is waited for; and the communicator is given up."""
+
+    def body(comm: cocoll.Communicator) -> None:
+        side = comm._open_side(None)
+        one, two = (make_array(comm, (8 << 20,), "uint8", "ordinary") for _ in range(2))
+        operation = Operation(side.endpoint, 1)
+        operation.wait_for(operation.record(0), 1)
+        for _ in range(30):
+            operation.copy(one._address, two._address, one.nbytes, 1)
+        operation.send(99, one._address, 16)
+        operation.wait_for(operation.record(1), 0)
+        with pytest.raises(NcclError, match="invalid argument"):
+            operation.run(side.stream.handle)
+        while not side.is_idle():
+            time.sleep(1e-3)
+        one.set(np.ones(one.shape, np.uint8))
+        side.device.synchronize_all()
+        assert (one.get() == 1).all()
+        assert side.endpoint.failure() is not None
+
+    run_ranks(1, body, toolkit=toolkit, tuning=replace(RANK_ORDER, gpu_map_peers=0))
+
+
+def test_a_replay_whose_peer_has_gone_does_not_keep_close(toolkit: Toolkit, graphs: Graphs) -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        x = put(comm, np.ones(3000, np.float32), "ordinary")
+        with gpu_stream(comm) as stream:
+            run = comm.bind(cocoll.allreduce, x, stream=stream)
+            run().wait()
+            with graphs.capture(stream) as graph:
+                run()
+            if comm.rank == 0:
+                graph.launch(stream)
+            start = time.monotonic()
+            comm.close()
+            assert time.monotonic() - start < 20
+
+    run_ranks(2, body, toolkit=toolkit, tuning=RANK_ORDER, timeout_seconds=0.5)
+
+
+def test_a_child_made_by_fork_may_drop_what_it_inherits(toolkit: Toolkit) -> None:
+    comm = cocoll.init(toolkit=toolkit, tuning=replace(RANK_ORDER, gpu_map_peers=0))
+    x = put(comm, np.ones(3000, np.float32), "ordinary")
+    cocoll.allreduce(x, comm=comm).wait()
+    child = os.fork()
+    if child == 0:
+        del x, comm
+        cocoll.init()  # takes the place of the default one
+        gc.collect()
+        os._exit(0)
+    stop = time.monotonic() + 20
+    ended, status = os.waitpid(child, os.WNOHANG)
+    while ended == 0 and time.monotonic() < stop:
+        time.sleep(0.05)
+        ended, status = os.waitpid(child, os.WNOHANG)
+    if ended == 0:
+        os.kill(child, signal.SIGKILL)
+    assert (ended, status) == (child, 0)
+    comm.close()
 
 
 def test_what_waits_on_the_stream_is_not_late(toolkit: Toolkit) -> None:
@@ -396,7 +495,7 @@ def refusal(world_size: int, toolkit: Toolkit, tuning: cocoll.Tuning = RANK_ORDE
 def test_nccl_is_too_old(toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COCOLL_EMULATED_NCCL_VERSION", "21005")
     words = refusal(2, toolkit)
-    for word in ("21005", "NCCL 2.18 or later", "cocoll[cuda13]", "no peer access"):
+    for word in ("21005", "NCCL 2.19 or later", "cocoll[cuda13]", "no peer access"):
         assert word in words
 
 
@@ -445,6 +544,26 @@ def test_native_beside_mapped_memory(toolkit: Toolkit, monkeypatch: pytest.Monke
         assert (y.get() == 3).all()
 
     run_ranks(4, body, toolkit=toolkit, tuning=NATIVE)
+
+
+def test_nccl_that_does_not_open_is_done_without(
+    toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COCOLL_EMULATED_PEER_ACCESS", "1")
+
+    def fail() -> int:
+        raise NcclError("unhandled system error", status=2)
+
+    def body(comm: cocoll.Communicator) -> None:
+        if comm.rank == 2:
+            comm._abort_address = fail  # type: ignore[method-assign]
+        x = put(comm, np.ones(3000, np.int64), "symmetric")
+        run = comm.bind(cocoll.allreduce, x)
+        assert run.algorithm == "two_shot"
+        run().wait()
+        assert (x.get() == 4).all()
+
+    run_ranks(4, body, toolkit=toolkit, tuning=NATIVE, timeout_seconds=5.0)
 
 
 def test_without_nccl_mapped_memory_does_all(

@@ -136,7 +136,7 @@ class Rank : public NcclCollectives {
       const bool is_last = rank_ == world_size_ - 1;
       const int color = is_last ? -1 : rank_ % 2;
       cuda::NcclCommunicator part = nullptr;
-      CHECK_NCCL(nccl_.comm_split(comm, color, -rank_, &part, nullptr));
+      CHECK_NCCL(extras_.split(comm, color, -rank_, &part, nullptr));
       EXPECT((part == nullptr) == is_last, "rank %d", rank_);
       Array<int> ranks(&driver_, static_cast<size_t>(world_size_));
       // Of two communicators in one group, on two streams.
@@ -419,20 +419,20 @@ class Rank : public NcclCollectives {
   void refuse() {
     meet_with_id();
     cuda::NcclCommunicator comm = nullptr;
-    const int share = nccl_.comm_init_rank(&comm, world_size_, lobby_->id, rank_);
+    const int share = extras_.init(&comm, world_size_, lobby_->id, rank_);
     if (share == cuda::kNcclSuccess) {  // NCCL 2.30, told to
       CHECK_NCCL(nccl_.comm_destroy(comm));
       puts("shared");
     } else {
       EXPECT(share == 5 && comm == nullptr, "%d", share);
     }
-    EXPECT(nccl_.comm_init_rank(&comm, 2, {}, 0) == 4, "an id that is none");
+    EXPECT(extras_.init(&comm, 2, {}, 0) == 4, "an id that is none");
     meet();
-    EXPECT(nccl_.comm_init_rank(&comm, world_size_, lobby_->id, rank_) == 4, "an id used twice");
+    EXPECT(extras_.init(&comm, world_size_, lobby_->id, rank_) == 4, "an id used twice");
     meet();
     meet_with_id();
     CHECK(driver_.context_set_current(nullptr));
-    EXPECT(nccl_.comm_init_rank(&comm, world_size_, lobby_->id, rank_) == 1, "no context");
+    EXPECT(extras_.init(&comm, world_size_, lobby_->id, rank_) == 1, "no context");
     EXPECT(nccl_.group_end() == 5, "no group");
     ++wanted_faults_;
     EXPECT(nccl_.group_start() == 0, "a group");
@@ -548,10 +548,10 @@ class Rank : public NcclCollectives {
     synchronize();
     cuda::NcclCommunicator other = nullptr;
     void* graph = nullptr;
-    CHECK_NCCL(nccl_.comm_split(comm, rank_, 0, &other, nullptr));
+    CHECK_NCCL(extras_.split(comm, rank_, 0, &other, nullptr));
     cuda::NcclCommunicator none = nullptr;
     CHECK(extras_.begin(main, kThreadsOwnCapture));
-    expect_fault(nccl_.comm_split(comm, 0, 0, &none, nullptr), 1);
+    expect_fault(extras_.split(comm, 0, 0, &none, nullptr), 1);
     EXPECT(none == nullptr && extras_.end(main, &graph) == kInvalidated, "in a capture");
     CHECK(extras_.begin(main, kThreadsOwnCapture));
     CHECK_NCCL(nccl_.all_reduce(array.device, array.device, 1, 2, kSum, other, main));

@@ -30,6 +30,10 @@ struct Extras {
   cuda::Result (*launch)(void* graph, cuda::Stream stream);
   cuda::Result (*destroy)(void* graph);
   cuda::Result (*exchange_mode)(int* mode);
+  cuda::NcclResult (*init)(cuda::NcclCommunicator* comm, int world_size, cuda::NcclUniqueId id,
+                           int rank);
+  cuda::NcclResult (*split)(cuda::NcclCommunicator comm, int color, int key,
+                            cuda::NcclCommunicator* made, void* config);
   cuda::NcclResult (*init_with_config)(cuda::NcclCommunicator* comm, int world_size,
                                        cuda::NcclUniqueId id, int rank, void* config);
   int (*faults)();
@@ -107,6 +111,8 @@ class NcclRank {
     resolve(&extras_.end, "cuStreamEndCapture");
     resolve(&extras_.launch, "cuGraphLaunch");
     resolve(&extras_.destroy, "cuGraphDestroy");
+    resolve(&extras_.init, "ncclCommInitRank");
+    resolve(&extras_.split, "ncclCommSplit");
     resolve(&extras_.init_with_config, "ncclCommInitRankConfig");
     resolve(&extras_.exchange_mode, "cuThreadExchangeStreamCaptureMode");
     resolve(&extras_.faults, "emulated_fault_count");
@@ -148,7 +154,7 @@ class NcclRank {
   cuda::NcclCommunicator connect() {
     meet_with_id();
     cuda::NcclCommunicator comm = nullptr;
-    CHECK_NCCL(nccl_.comm_init_rank(&comm, world_size_, lobby_->id, rank_));
+    CHECK_NCCL(extras_.init(&comm, world_size_, lobby_->id, rank_));
     meet();
     return comm;
   }

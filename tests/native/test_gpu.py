@@ -174,7 +174,7 @@ HUNTS = (
         Plant(
             "events in a capture",
             EXECUTOR,
-            "if (capturing != kCaptureNone) return queue_all(sequence, stream);",
+            "if (capturing != kCaptureNone) return capture_all(sequence, stream, capture);",
             "if (capturing != kCaptureNone && stream == nullptr) return kSuccess;",
         ),
         *("plain", "threads", "graph", (WRONG_RESULT,)),
