@@ -204,6 +204,7 @@ def test_ranks_that_disagree(name: str, toolkit: Toolkit) -> None:
         x = ordinary(comm, 40)
         cocoll.allreduce(x).wait()
         cocoll.allreduce(ordinary(comm, 3000)).wait()
+        cocoll.barrier()
         before = x.get()
         # Nobody waits for the time to be up.
         error = MISMATCHES[name](comm, x).exception(30.0)
