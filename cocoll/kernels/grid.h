@@ -48,11 +48,12 @@ template <class R, int kElements>
 COCOLL_INLINE void reduce_part(const cocoll_grid_call& call, int64_t offset_bytes, const Part& part,
                                typename R::State* state) {
   typedef typename R::Source T;
+  const int64_t place_bytes = offset_bytes + part.index * static_cast<int64_t>(sizeof(T));
   if (!part.whole) {
     // The last elements, or arrays that are not aligned: rank by rank, with little code.
     COCOLL_NO_UNROLL for (int rank = 0; rank < call.world_size; ++rank) {
       const Pack<T, kElements> pack =
-          load_part<T, kElements>(source_of<T>(call, rank, offset_bytes) + part.index, part);
+          load_part<T, kElements>(source_of<T>(call, rank, place_bytes), part);
       COCOLL_UNROLL for (int i = 0; i < kElements; ++i) {
         const typename R::State loaded = R::load(pack.values[i]);
         state[i] = rank == 0 ? loaded : R::combine(state[i], loaded);
@@ -68,7 +69,7 @@ COCOLL_INLINE void reduce_part(const cocoll_grid_call& call, int64_t offset_byte
     COCOLL_UNROLL for (int i = 0; i < kBatch; ++i) {
       const int rank = first + i;
       if (rank < call.world_size) {
-        packs[i] = load_pack<T, kElements>(source_of<T>(call, rank, offset_bytes) + part.index);
+        packs[i] = load_pack<T, kElements>(source_of<T>(call, rank, place_bytes));
       }
     }
     COCOLL_UNROLL for (int i = 0; i < kBatch; ++i) {

@@ -229,8 +229,10 @@ COCOLL_INLINE bool reduce_pushed(const cocoll_grid_call& call, const Place& plac
     Pushed pushed[kBatch];
     for (;;) {
       uint64_t headers[kBatch][1];
+      int from = first;
+      forget(&from);
       COCOLL_UNROLL for (int i = 0; i < kBatch; ++i) {
-        const int sender = first + i < call.world_size ? first + i : call.rank;
+        const int sender = from + i < call.world_size ? from + i : call.rank;
         const uint64_t* header = pushed_header(call, pushing, call.rank, sender);
         peek_words(header, headers[i]);
         COCOLL_UNROLL for (int group = 0; group < Pushed::kGroups; ++group) {

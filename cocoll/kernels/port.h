@@ -65,6 +65,14 @@ COCOLL_INLINE void copy_bytes(void* to, const void* from, int64_t count_bytes) {
 #endif
 }
 
+// Makes the compiler work out again what follows from a number, where keeping that would take more
+// registers than there are.
+COCOLL_INLINE void forget([[maybe_unused]] int* number) {
+#if COCOLL_DEVICE
+  asm volatile("" : "+r"(*number));
+#endif
+}
+
 template <class T>
 COCOLL_INLINE T smaller(T a, T b) {
   return b < a ? b : a;
