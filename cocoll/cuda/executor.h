@@ -110,13 +110,15 @@ class Executor {
     return reinterpret_cast<DevicePointer>(at<void>(rank, layout_.window));
   }
 
-  // Lets the ranks reach each other over NCCL. Waits for all of them, for as long as they wait for
-  // each other anyway, and connects them.
+  // Lets the ranks reach each other over NCCL, and connects them. Waits for all of them, half as
+  // long as they wait for each other anyway: who could not begin waits for the outcome meanwhile.
   Result open_wire(const Nccl* nccl, const NcclUniqueId& id, Wire::Interrupted interrupted) {
-    const auto limit = std::chrono::nanoseconds(options_.limit_nanoseconds);
+    const auto limit = std::chrono::nanoseconds(options_.limit_nanoseconds / 4);
     const Result opened =
         wire_.open(nccl, id, options_.world_size, options_.rank, limit, interrupted);
-    return opened == kSuccess ? connect(limit, interrupted) : opened;
+    const Result result = opened == kSuccess ? connect(limit, interrupted) : opened;
+    wire_.set_limit(std::chrono::nanoseconds(options_.limit_nanoseconds));
+    return result;
   }
   bool has_wire() const { return wire_.is_open(); }
 

@@ -56,6 +56,9 @@ class Wire {
 
   bool is_open() const { return open_; }
 
+  // How long the host waits in NCCL from now on.
+  void set_limit(std::chrono::nanoseconds limit) { limit_ = limit; }
+
   // Between `enter` and `leave` a thread may issue operations; false once it is given up.
   bool enter() {
     users_.fetch_add(1);

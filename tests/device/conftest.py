@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 # A rank that fails on the host raises at once, and leaves what peers may have mapped to the
 # process.
-LEAVES_MEMORY = {"test_a_failure_on_the_host_ends_kernels"}
+LEAVES_MEMORY = {
+    "test_a_failure_on_the_host_ends_kernels",
+    "test_a_replay_whose_peer_has_gone_does_not_keep_close",
+}
 
 
 @pytest.fixture(scope="session")

@@ -258,6 +258,7 @@ def test_mapped_memory_that_writes_do_not_reach(
         assert "does not arrive" in text
 
 
+@pytest.mark.long
 def test_a_rank_that_is_killed(toolkit: Toolkit) -> None:
     outcomes = run_processes(
         3, gpu_ranks.die_in_an_operation, toolkit=toolkit, tuning=RANK_ORDER, timeout_seconds=3.0

@@ -51,6 +51,7 @@ MODES = ("messages", "collectives", "order", "graph", "late", "misuse")
 MODES_OF_SEVERAL = ("split", "disagreement")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_one_rank(nccl: Nccl, mode: str) -> None:
     done = nccl.run(1, "threads", mode)
@@ -64,7 +65,14 @@ def test_threads(nccl: Nccl, mode: str) -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("mode", [*MODES, *MODES_OF_SEVERAL])
+# What differs between threads and processes each time, and all of it in the long run.
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(mode, marks=() if mode in ("messages", "late") else pytest.mark.long)
+        for mode in (*MODES, *MODES_OF_SEVERAL)
+    ],
+)
 def test_processes(nccl_of_processes: Nccl, mode: str) -> None:
     for world_size in (2, 4):
         done = nccl_of_processes.run(world_size, "processes", mode)
