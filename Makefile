@@ -32,7 +32,7 @@ help:
 	@echo "make test         all tests (torch's CPU build is installed for them)"
 	@echo "make build        the package, editable, in $(VENV)"
 	@echo "make lint         style, types, stubs, spelling;  make format repairs style"
-	@echo "make cuda         all kernels for all GPUs (needs nvcc, no GPU; a quarter of an hour)"
+	@echo "make cuda         all kernels for all GPUs (no GPU needed; some minutes)"
 	@echo "make bench-peers  the libraries that benchmarks compare with, in .venv-peers"
 	@echo "make bench-SUITE  one suite of benchmarks/run.py"
 
@@ -112,6 +112,7 @@ format: $(VENV)/.stamp-lint
 # ---- GPUs ----
 
 cuda: $(VENV)/.stamp-build
+	command -v nvcc >/dev/null || $(PIP) install --quiet --group nvcc
 	$(PYTHON) -m cocoll.kernels.precompilation build/cuda
 
 # ---- benchmarks ----

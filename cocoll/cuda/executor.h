@@ -138,12 +138,13 @@ class Executor {
   // `*number` is how many operations were issued before it, or kCaptured.
   Result run(const Sequence& sequence, Stream stream, uint64_t* number) {
     *number = kCaptured;
-    if (!sequence.uses_wire()) return run_alone(sequence, stream, number);
+    bool begun = false;
+    if (!sequence.uses_wire()) return run_alone(sequence, stream, number, &begun);
     if (!wire_.enter()) return kNcclResults + kNcclAborted;
-    const Result result = run_alone(sequence, stream, number);
+    const Result result = run_alone(sequence, stream, number, &begun);
     wire_.leave();
     // Peers may have a part of it: what comes next would meet the wrong messages.
-    if (result != kSuccess) fail_wire(result);
+    if (result != kSuccess && begun) fail_wire(result);
     return result;
   }
 
@@ -217,7 +218,8 @@ class Executor {
 
   bool is_mapped(int rank) const { return segments_[static_cast<size_t>(rank)].base() != 0; }
 
-  Result run_alone(const Sequence& sequence, Stream stream, uint64_t* number) {
+  // `*begun`: whether anything of it may be on its way.
+  Result run_alone(const Sequence& sequence, Stream stream, uint64_t* number, bool* begun) {
     int capturing = kCaptureNone;
     uint64_t capture = 0;
     Result result =
@@ -234,7 +236,8 @@ class Executor {
     if (result == kSuccess && operation.started != nullptr) {
       result = driver_->event_record(operation.started, stream);
     }
-    if (result == kSuccess) result = queue_all(sequence, stream, own_streams_);
+    *begun = result == kSuccess;
+    if (*begun) result = queue_all(sequence, stream, own_streams_);
     // Also after an error: steps that were queued before it are on their way.
     const Result recorded = driver_->event_record(operation.done, stream);
     *number = in_flight_.issue(operation);

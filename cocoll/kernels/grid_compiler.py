@@ -6,7 +6,8 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,13 +43,15 @@ class GridResources:
     spill_bytes: int
 
 
-def find_nvcc(environment: Mapping[str, str]) -> Path:
-    """Find the CUDA compiler.
+def find_nvcc(environment: Mapping[str, str], search: Sequence[str] | None = None) -> Path:
+    """Find the CUDA compiler: what is on PATH, then NVIDIA's packages.
 
     Parameters
     ----------
     environment : mapping of str to str
         Of which PATH is read.
+    search : sequence of str, optional
+        Where packages lie. Default: ``sys.path``.
 
     Returns
     -------
@@ -58,15 +61,18 @@ def find_nvcc(environment: Mapping[str, str]) -> Path:
     Raises
     ------
     CompilerNotFoundError
-        It is not on PATH.
+        There is none.
     """
     found = shutil.which("nvcc", path=environment.get("PATH", ""))
-    if found is None:
-        raise CompilerNotFoundError(
-            "nvcc is not on PATH; install the CUDA toolkit, or the packages nvidia-cuda-nvcc, "
-            "nvidia-nvvm and nvidia-cuda-crt"
-        )
-    return Path(found)
+    if found is not None:
+        return Path(found)
+    for folder in sys.path if search is None else search:
+        for packaged in sorted(Path(folder).glob("nvidia/*/bin/nvcc"), reverse=True):
+            return packaged
+    raise CompilerNotFoundError(
+        "nvcc is not on PATH; install the CUDA toolkit, or the packages nvidia-cuda-nvcc, "
+        "nvidia-nvvm and nvidia-cuda-crt"
+    )
 
 
 def compile_grids(nvcc: Path, source: Path, target: str, cubin: Path) -> dict[str, GridResources]:

@@ -32,6 +32,7 @@ class Capture:
     def __init__(self, library: ctypes.CDLL, stream: int) -> None:
         self._library = library
         self._stream = stream
+        self._graph = ctypes.c_void_p()
         self._executable = ctypes.c_void_p()
 
     def _begin(self) -> None:
@@ -39,14 +40,8 @@ class Capture:
         _check(self._library.cuStreamBeginCapture_v2(stream, _THREADS_OWN))
 
     def _end(self) -> None:
-        graph = ctypes.c_void_p()
         stream = ctypes.c_void_p(self._stream)
-        _check(self._library.cuStreamEndCapture(stream, ctypes.byref(graph)))
-        try:
-            made = ctypes.byref(self._executable)
-            _check(self._library.cuGraphInstantiateWithFlags(made, graph, ctypes.c_ulonglong(0)))
-        finally:
-            self._library.cuGraphDestroy(graph)
+        _check(self._library.cuStreamEndCapture(stream, ctypes.byref(self._graph)))
 
     def fork(self, other: int) -> None:
         """Take another stream into the capture, behind what has been captured.
@@ -100,12 +95,19 @@ class Capture:
         CudaError
             The driver refuses.
         """
+        if self._executable.value is None:
+            # Not when the capture ends: another one may go on.
+            made = ctypes.byref(self._executable)
+            flags = ctypes.c_ulonglong(0)
+            _check(self._library.cuGraphInstantiateWithFlags(made, self._graph, flags))
         _check(self._library.cuGraphLaunch(self._executable, ctypes.c_void_p(stream)))
 
     def __del__(self) -> None:
         """Let the graph go."""
         if self._executable.value is not None:
             self._library.cuGraphExecDestroy(self._executable)
+        if self._graph.value is not None:
+            self._library.cuGraphDestroy(self._graph)
 
 
 class Graphs:

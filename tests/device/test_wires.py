@@ -23,6 +23,7 @@ from cocoll.errors import (
     CocollError,
     CollectiveMismatchError,
     CommTimeoutError,
+    CudaError,
     NcclError,
     UnsupportedError,
 )
@@ -405,6 +406,27 @@ def test_a_step_that_nccl_refuses(toolkit: Toolkit) -> None:
         assert side.endpoint.failure() is not None
 
     run_ranks(1, body, toolkit=toolkit, tuning=replace(RANK_ORDER, gpu_map_peers=0))
+
+
+def test_two_captures_at_a_time(toolkit: Toolkit, graphs: Graphs) -> None:
+    """Both would need the communicator's second stream: one is refused, nothing else happens."""
+
+    def body(comm: cocoll.Communicator) -> None:
+        x = put(comm, np.full(30011, comm.rank, np.float32), "ordinary")
+        with gpu_stream(comm) as stream, gpu_stream(comm) as other:
+            one, two = (
+                comm.bind(cocoll.allreduce, x, "max", stream=where) for where in (stream, other)
+            )
+            with graphs.capture(stream) as graph:
+                one()
+                with graphs.capture(other), pytest.raises(CudaError, match="capturing"):
+                    two()
+            graph.launch(stream)
+            comm._open_side(None).device.synchronize(stream)
+            two().wait()
+            assert (x.get() == comm.world_size - 1).all()
+
+    run_ranks(2, body, toolkit=toolkit, tuning=RANK_ORDER)
 
 
 def test_a_replay_whose_peer_has_gone_does_not_keep_close(toolkit: Toolkit, graphs: Graphs) -> None:

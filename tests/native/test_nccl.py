@@ -37,7 +37,10 @@ def make_nccl(build: Build) -> Nccl:
 ADDRESS = pytest.param("address", marks=pytest.mark.long)
 
 
-@pytest.fixture(scope="module", params=["plain", "thread", ADDRESS])
+THREAD = pytest.param("thread", marks=pytest.mark.long)
+
+
+@pytest.fixture(scope="module", params=["plain", THREAD, ADDRESS])
 def nccl(request: pytest.FixtureRequest) -> Nccl:
     return make_nccl(BUILDS[request.param])
 

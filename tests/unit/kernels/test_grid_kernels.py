@@ -121,7 +121,18 @@ def test_the_assembler_s_report() -> None:
 
 def test_no_nvcc() -> None:
     with pytest.raises(CompilerNotFoundError, match="nvidia-cuda-nvcc"):
-        find_nvcc({"PATH": "/nowhere"})
+        find_nvcc({"PATH": "/nowhere"}, [])
+
+
+def test_nvcc_of_a_package(tmp_path: Path) -> None:
+    packaged = tmp_path / "nvidia" / "cu13" / "bin" / "nvcc"
+    packaged.parent.mkdir(parents=True)
+    packaged.write_text("#!/bin/sh\n")
+    packaged.chmod(0o755)
+    assert find_nvcc({"PATH": "/nowhere"}, [str(tmp_path)]) == packaged
+    on_path = shutil.which("nvcc")
+    if on_path is not None:
+        assert find_nvcc(os.environ, [str(tmp_path)]) == Path(on_path)
 
 
 @needs_nvcc
