@@ -27,6 +27,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <thread>
@@ -524,8 +525,9 @@ Result cuLaunchKernel(cuda::Function function, unsigned grid_x, unsigned grid_y,
     return fault("a grid that meets its peers must be resident as a whole");
   }
   const GridKernel kernel = reinterpret_cast<GridKernel>(function);
-  const cocoll_grid_call call = *static_cast<const cocoll_grid_call*>(parameters[0]);
-  return submit(stream, [=] { run_grid(kernel, call, static_cast<int>(grid_x)); });
+  const auto call = std::make_shared<const cocoll_grid_call>(
+      *static_cast<const cocoll_grid_call*>(parameters[0]));
+  return submit(stream, [=] { run_grid(kernel, *call, static_cast<int>(grid_x)); });
 }
 
 }  // extern "C"

@@ -368,7 +368,19 @@ Result submit(cuda::Stream stream, Work work) {
 }
 
 Result submit(cuda::Stream stream, Item item) {
-  return submit(stream, Work{[item] { return item; }});
+  StreamState* state = find(stream);
+  if (state == nullptr) return fault("work on a stream that does not exist", kInvalidHandle);
+  {
+    const std::lock_guard<std::mutex> lock(capture_mutex);
+    if (state->capture != nullptr) {
+      if (state->capture->is_invalidated) return kCaptureInvalidated;
+      state->capture->add(state, Work{[item] { return item; }});
+      return cuda::kSuccess;
+    }
+  }
+  // Not copied: what hosts take for a launch is measured on this device.
+  state->submit(std::move(item));
+  return cuda::kSuccess;
 }
 
 }  // namespace cocoll::emulated
