@@ -10,7 +10,7 @@
 namespace cocoll::host {
 
 enum : int32_t {
-  kPackVersion = 2,
+  kPackVersion = 3,
   kWholeVector = -1,
   kNoEnd = -1,
   kWholeLane = INT32_MIN,

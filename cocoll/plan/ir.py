@@ -88,6 +88,8 @@ class Flag(enum.IntEnum):
     ANSWER = 1
     DONE = 2
     USER = 3
+    GATHER = 4
+    GATHERED = 5
 
 
 class Span(enum.IntEnum):
@@ -164,7 +166,9 @@ class Reduce:
     """Reduce the chunk of `block` over `sources` in their order and store every result.
 
     ``destinations[k]`` are the views that receive result k. `operands` are the epilogue's arrays
-    on this rank; the ones whose index stands in `updated` are written in place.
+    on this rank; the ones whose index stands in `updated` are written in place. A `partial` reduce
+    adds up some ranks' values for another reduce to go on with: one result of the sources' type,
+    no epilogue, and no division where the operation is an average.
     """
 
     block: int
@@ -172,6 +176,7 @@ class Reduce:
     destinations: tuple[tuple[View, ...], ...]
     operands: tuple[View, ...] = ()
     updated: tuple[int, ...] = ()
+    partial: bool = False
     after: tuple[After, ...] = ()
 
 
@@ -197,13 +202,15 @@ class Wait:
 class Send:
     """Send the chunk of `block` to a rank whose memory is not mapped.
 
-    Steps of one rank with equal `group` (not 0) move as one.
+    Steps of one rank with equal `group` (not 0) move as one. The n-th send to a rank with a `tag`
+    meets that rank's n-th receive from here with the same tag.
     """
 
     block: int
     peer: int
     source: View
     group: int = 0
+    tag: int = 0
     after: tuple[After, ...] = ()
 
 
@@ -215,6 +222,7 @@ class Receive:
     peer: int
     destination: View
     group: int = 0
+    tag: int = 0
     after: tuple[After, ...] = ()
 
 
@@ -268,10 +276,16 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """An in-order queue of loops. Not a thread: an executor runs all lanes as coroutines."""
+    """An in-order queue of loops. Not a thread: an executor runs all lanes as coroutines.
+
+    A lane of sends and receives alone may have up to `in_flight` of them begun and not ended: a
+    step begins when the one before it has begun and the one `in_flight` places before it has ended.
+    They end in their order, and an iteration is complete when its last step has ended.
+    """
 
     name: str
     loops: tuple[Loop, ...]
+    in_flight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +322,9 @@ class Plan:
         What ``block_elements`` is rounded up to; 1 for equal blocks.
     mapped_sources, mapped_results : bool, default False
         Whether peers touch the caller's own arrays, which then must be symmetric memory.
+    hosts : tuple of int, optional
+        The host of every rank, by number. Only ranks of one host touch each other's memory or
+        signal each other; one object serves the plans of all ranks. Default: one host.
     """
 
     rank: int
@@ -317,6 +334,7 @@ class Plan:
     alignment_elements: int = SHARD_ALIGNMENT_ELEMENTS
     mapped_sources: bool = False
     mapped_results: bool = False
+    hosts: tuple[int, ...] | None = None
     _fragment: list[Fragment] = field(default_factory=list, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:

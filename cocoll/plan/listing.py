@@ -84,9 +84,10 @@ def describe_step(step: Step, lanes: tuple[Lane, ...] = ()) -> str:
                 f"copy {_describe_block(block)}: "
                 f"{describe_view(source)} -> {describe_view(destination)}"
             )
-        case Reduce(block, sources, destinations, operands, updated):
+        case Reduce(block, sources, destinations, operands, updated, partial):
             stores = "; ".join(map(_describe_views, destinations))
-            text = f"reduce {_describe_block(block)}: {_describe_views(sources)} -> {stores}"
+            verb = "reduce partly" if partial else "reduce"
+            text = f"{verb} {_describe_block(block)}: {_describe_views(sources)} -> {stores}"
             if operands:
                 text += f" with {_describe_views(operands)}"
             if updated:
@@ -95,12 +96,12 @@ def describe_step(step: Step, lanes: tuple[Lane, ...] = ()) -> str:
             text = f"signal {_describe_flag(flag)} to rank {peer}"
         case Wait(peer, flag):
             text = f"wait for {_describe_flag(flag)} of rank {peer}"
-        case Send(block, peer, source, group):
+        case Send(block, peer, source, group, tag):
             text = f"send {_describe_block(block)} to rank {peer}: {describe_view(source)}"
-            text += f" (group {group})" if group else ""
-        case Receive(block, peer, destination, group):
+            text += _describe_message(group, tag)
+        case Receive(block, peer, destination, group, tag):
             text = f"receive {_describe_block(block)} of rank {peer}: {describe_view(destination)}"
-            text += f" (group {group})" if group else ""
+            text += _describe_message(group, tag)
         case Native(name, block, source, destination, root, _):
             whose = f" of rank {root}" if name == "broadcast" else ""
             text = (
@@ -159,3 +160,9 @@ def render_plan(plan: Plan, marks: Mapping[Place, str] | None = None) -> str:
                 text = describe_step(step, fragment.lanes)
                 lines.append(f"       {text}" if note is None else f"  >>   {text}   <-- {note}")
     return "\n".join(lines)
+
+
+def _describe_message(group: int, tag: int) -> str:
+    facts = [f"group {group}"] if group else []
+    facts += [f"tag {tag}"] if tag else []
+    return f" ({', '.join(facts)})" if facts else ""

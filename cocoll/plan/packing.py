@@ -30,7 +30,7 @@ from cocoll.plan.ir import (
 
 __all__ = ["PACK_VERSION", "RECORD_BYTES", "Opcode", "pack_plan"]
 
-PACK_VERSION = 2
+PACK_VERSION = 3
 
 
 class Opcode(enum.IntEnum):
@@ -92,7 +92,7 @@ def _pack_step(step: Step) -> Iterator[bytes]:
             yield _record(Opcode.COPY, block)
             yield _pack_view(source)
             yield _pack_view(destination)
-        case Reduce(block, sources, destinations, operands, updated):
+        case Reduce(block, sources, destinations, operands, updated, partial):
             copies = len(destinations[0]) if destinations else 0
             if any(len(views) != copies for views in destinations):
                 raise UsageError("every result of a reduce step must have as many destinations")
@@ -104,6 +104,7 @@ def _pack_step(step: Step) -> Iterator[bytes]:
                 len(destinations),
                 copies,
                 len(operands),
+                partial,
                 x=mask,
             )
             for view in (*sources, *(v for views in destinations for v in views), *operands):
@@ -112,11 +113,11 @@ def _pack_step(step: Step) -> Iterator[bytes]:
             yield _record(Opcode.SIGNAL, peer, flag)
         case Wait(peer, flag):
             yield _record(Opcode.WAIT, peer, flag)
-        case Send(block, peer, view, group):
-            yield _record(Opcode.SEND, block, peer, group)
+        case Send(block, peer, view, group, tag):
+            yield _record(Opcode.SEND, block, peer, group, tag)
             yield _pack_view(view)
-        case Receive(block, peer, view, group):
-            yield _record(Opcode.RECEIVE, block, peer, group)
+        case Receive(block, peer, view, group, tag):
+            yield _record(Opcode.RECEIVE, block, peer, group, tag)
             yield _pack_view(view)
         case Native(name, block, source, destination, root, source_block):
             code = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
@@ -173,10 +174,10 @@ def _pack_records(plan: Plan) -> Iterator[bytes]:
         len(fragment.lanes),
         flags,
     )
-    for index, loops in (
-        (_OPENING, fragment.opening),
-        *((index, lane.loops) for index, lane in enumerate(fragment.lanes)),
+    for index, loops, in_flight in (
+        (_OPENING, fragment.opening, 1),
+        *((index, lane.loops, lane.in_flight) for index, lane in enumerate(fragment.lanes)),
     ):
-        yield _record(Opcode.LANE, index, len(loops))
+        yield _record(Opcode.LANE, index, len(loops), in_flight)
         for loop in loops:
             yield from _pack_loop(loop)
