@@ -262,7 +262,7 @@ class SlowPath:
         if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
             kernel = comm._kernels.load(KernelSpec(OP_LABELS[op], dtype, None))
         facts = Facts(variants.algorithm, options, result_dtypes=(dtype,))
-        return _make_program(comm, variants, kernel, facts)
+        return _make_program(comm, variants, kernel, _partial_kernel(comm, op, dtype), facts)
 
     @staticmethod
     def prepare_fused(
@@ -322,17 +322,30 @@ class SlowPath:
             scalars=tuple(scalar.name for scalar in traced.scalars),
             defaults=tuple(scalar.default for scalar in traced.scalars),
         )
-        return _make_program(comm, variants, kernel, facts)
+        return _make_program(comm, variants, kernel, _partial_kernel(comm, op, dtype), facts)
+
+
+def _partial_kernel(comm: Communicator, op: int, dtype: DType) -> Kernel | None:
+    """Give what sums up a host's own values before they go to another host."""
+    if comm.hosts is None:
+        return None
+    label = OP_LABELS[op]
+    return comm._kernels.load(KernelSpec("sum" if label == "avg" else label, dtype, None))
 
 
 def _make_program(
-    comm: Communicator, variants: Variants, kernel: Kernel | None, facts: Facts
+    comm: Communicator,
+    variants: Variants,
+    kernel: Kernel | None,
+    partial: Kernel | None,
+    facts: Facts,
 ) -> _core.Program:
     return _core.Program(
         comm,
         None if variants.mapped is None else variants.mapped.pack(),
         variants.staged.pack(),
         reduce_address=0 if kernel is None else kernel.reduce_address,
+        partial_address=0 if partial is None else partial.reduce_address,
         prepare_address=0 if kernel is None else kernel.prepare_address,
         derived_count=0 if kernel is None else kernel.derived_count,
         result_count=len(facts.results),

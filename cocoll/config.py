@@ -143,6 +143,14 @@ _SPECS = {
         "links, instead of the ones that are gathered",
         reserved=True,
     ),
+    "mpi_persistent": _Spec(
+        "COCOLL_MPI_PERSISTENT",
+        _parse_flag,
+        _is_flag,
+        "1 or 0",
+        "send messages between hosts through mpi4py's persistent requests even where the functions "
+        "of MPI itself can be called",
+    ),
     "trace": _Spec(
         "COCOLL_TRACE",
         _parse_path,
@@ -186,6 +194,8 @@ class Settings:
         Reserved: whether to leave cross-memory attach alone. Nothing uses it yet.
     topology : Path, optional
         Reserved: a JSON file with the facts about the machine. It is not opened yet.
+    mpi_persistent : bool, default False
+        Whether messages between hosts go through mpi4py's persistent requests.
     trace : Path, optional
         Reserved: where to write a Chrome trace of every operation. None is written yet.
     log : str, default "warning"
@@ -200,6 +210,7 @@ class Settings:
     isa: str | None = None
     no_cma: bool = False
     topology: Path | None = None
+    mpi_persistent: bool = False
     trace: Path | None = None
     log: str = "warning"
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
