@@ -28,6 +28,7 @@ from cocoll.kernels.build import KernelLoader, KernelSpec
 from cocoll.plan import Aliasing, Plan, Relation, verify
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
 from cocoll.symmetric import SymmetricMemory
+from cocoll.topology.gather import assemble, local_facts
 from cocoll.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from cocoll.cuda.binding import BoundDeviceOperation
     from cocoll.cuda.toolkit import Toolkit
     from cocoll.device.side import DeviceSide
+    from cocoll.topology.graph import Topology
     from cocoll.wire import Carrier
 
 __all__ = ["Communicator", "PlanFacts", "init"]
@@ -94,6 +96,7 @@ class Communicator(_core.CommunicatorBase):
     #: The host of every rank, by number; None where all ranks are on one.
     hosts: tuple[int, ...] | None = None
     _carrier: Carrier | None = None
+    _topology: Topology | None = None
 
     def __init__(
         self,
@@ -111,19 +114,28 @@ class Communicator(_core.CommunicatorBase):
         self._connect(bootstrap, crowded=False)
 
     @classmethod
-    def _derive(cls, parent: Communicator, bootstrap: Bootstrap) -> Communicator:
+    def _derive(
+        cls, parent: Communicator, bootstrap: Bootstrap, members: list[int]
+    ) -> Communicator:
         made = cls.__new__(cls)
         made.settings = parent.settings
         made._tuning = parent._tuning
         made._launcher_pid = parent._launcher_pid
         made._toolkit = parent._toolkit
-        made._connect(bootstrap, crowded=parent._crowded)
+        topology = parent._topology
+        made._connect(
+            bootstrap,
+            crowded=parent._crowded,
+            topology=None if topology is None else topology.subset(members),
+        )
         return made
 
     # --- Making. ---
 
-    def _connect(self, bootstrap: Bootstrap, *, crowded: bool) -> None:
-        connect(self, bootstrap, crowded=crowded)
+    def _connect(
+        self, bootstrap: Bootstrap, *, crowded: bool, topology: Topology | None = None
+    ) -> None:
+        connect(self, bootstrap, crowded=crowded, topology=topology)
         self._memory = SymmetricMemory(self._heap_start())
         self._opened()
         # At exit a rank says that it leaves, and with an exception under way that it gives up, so
@@ -138,6 +150,17 @@ class Communicator(_core.CommunicatorBase):
     def tuning(self) -> Tuning:
         """The algorithm limits that hold on all ranks."""
         return self._tuning
+
+    @property
+    def topology(self) -> Topology:
+        """Hosts, ports and ranks: COCOLL_TOPOLOGY's, else what the ranks have found.
+
+        On one host it is asked for when it is first wanted. Local.
+        """
+        if self._topology is None:
+            facts = local_facts()
+            self._topology = assemble([facts] * self.world_size, [0] * self.world_size)
+        return self._topology
 
     @property
     def oversubscribed(self) -> bool:
@@ -426,7 +449,7 @@ class Communicator(_core.CommunicatorBase):
             return hosts is None or hosts[peer] == hosts[self.rank]
 
         bootstrap = DerivedBootstrap(exchange, members, rank, shares_host, self._carrier)
-        return Communicator._derive(self, bootstrap)
+        return Communicator._derive(self, bootstrap, members)
 
     # --- Its end. ---
 

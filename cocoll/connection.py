@@ -1,4 +1,4 @@
-"""Connecting a communicator: shared memory inside every host, a wire between hosts, agreed facts."""
+"""Connecting a communicator: shared memory in every host, a wire between hosts, agreed facts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import resource
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from cocoll.errors import UnsupportedError
+from cocoll.errors import TopologyError, UnsupportedError
 from cocoll.kernels.build import KernelLoader
+from cocoll.topology.gather import assemble, local_facts
 from cocoll.topology.host import available_cpus, last_level_cache_bytes, memory_bytes
+from cocoll.topology.loading import load_topology
 from cocoll.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -17,12 +19,19 @@ if TYPE_CHECKING:
 
     from cocoll.bootstrap import Bootstrap
     from cocoll.communicator import Communicator
+    from cocoll.topology.graph import Topology
     from cocoll.wire import Carrier
 
-__all__ = ["connect", "number_hosts"]
+__all__ = ["agree_all", "check_topology", "connect", "number_hosts"]
 
 
-def connect(comm: Communicator, bootstrap: Bootstrap, *, crowded: bool) -> None:
+def connect(
+    comm: Communicator,
+    bootstrap: Bootstrap,
+    *,
+    crowded: bool,
+    topology: Topology | None = None,
+) -> None:
     """Make the memory of a communicator and map that of its neighbours. Collective.
 
     Parameters
@@ -33,9 +42,14 @@ def connect(comm: Communicator, bootstrap: Bootstrap, *, crowded: bool) -> None:
         How the ranks meet.
     crowded : bool
         Whether the ranks are known to outnumber the processors.
+    topology : Topology, optional
+        What is known of the ranks already: of a communicator that this one is made from. Default:
+        COCOLL_TOPOLOGY's, else what the ranks find.
 
     Raises
     ------
+    TopologyError
+        What COCOLL_TOPOLOGY names is not the same on all ranks, or not what they find.
     UnsupportedError
         The ranks are on several hosts and nothing carries messages between them.
     OSError
@@ -80,6 +94,7 @@ def connect(comm: Communicator, bootstrap: Bootstrap, *, crowded: bool) -> None:
     quota = min(everyone[peer]["quota"] for peer in neighbours)
     comm._crowded = crowded or len(neighbours) > min(cpus, quota)
     comm._set_waiting(comm._crowded)
+    comm._topology = topology or _find_topology(comm, bootstrap, hosts)
     if max(hosts) > 0:
         comm.hosts = hosts
         _open_wire(comm, bootstrap, hosts)
@@ -130,6 +145,76 @@ def number_hosts(mapped: Sequence[Sequence[bool]]) -> tuple[int, ...]:
                     f"/proc"
                 )
     return hosts
+
+
+def _find_topology(
+    comm: Communicator, bootstrap: Bootstrap, hosts: tuple[int, ...]
+) -> Topology | None:
+    """Give what COCOLL_TOPOLOGY says, checked, else what the ranks of several hosts see."""
+    spec, error, given = comm.settings.topology, "", None
+    if spec is not None:
+        try:
+            given = load_topology(spec)
+        except TopologyError as failure:
+            error = f"{failure}"
+    facts = {
+        "error": error,
+        "digest": "" if given is None else given.digest(),
+        "seen": local_facts() if max(hosts) > 0 and given is None else None,
+    }
+    everyone = [json.loads(data) for data in bootstrap.allgather(json.dumps(facts).encode())]
+    for rank, theirs in enumerate(everyone):
+        if theirs["error"]:
+            raise TopologyError(f"rank {rank}: {theirs['error']}")
+        if theirs["digest"] != everyone[0]["digest"]:
+            raise TopologyError(
+                f"COCOLL_TOPOLOGY must name one topology on all ranks: rank 0 and rank {rank} have "
+                f"different ones (or only one of them has any). Give all ranks the same file"
+            )
+    if given is not None:
+        return check_topology(given, hosts)
+    if max(hosts) == 0:
+        return None
+    return assemble([theirs["seen"] for theirs in everyone], hosts)
+
+
+def check_topology(given: Topology, hosts: Sequence[int]) -> Topology:
+    """Give the part of a topology that a job has, whose hosts must be those that were found.
+
+    Parameters
+    ----------
+    given : Topology
+        What a file or a preset says.
+    hosts : sequence of int
+        The host of every rank of the job, as found.
+
+    Returns
+    -------
+    Topology
+        Of the job's ranks.
+
+    Raises
+    ------
+    TopologyError
+        The job has ranks that `given` does not know, or other ranks share hosts.
+    """
+    world_size = len(hosts)
+    if given.world_size < world_size:
+        raise TopologyError(
+            f"COCOLL_TOPOLOGY ({given.source}) knows {given.world_size} ranks, and the job has "
+            f"{world_size}. Give a topology of the whole job, or start fewer ranks"
+        )
+    said = given.hosts_by_rank
+    for rank in range(world_size):
+        for peer in range(rank):
+            if (said[rank] == said[peer]) != (hosts[rank] == hosts[peer]):
+                verb = "share a host" if said[rank] == said[peer] else "are on different hosts"
+                raise TopologyError(
+                    f"COCOLL_TOPOLOGY ({given.source}) says that ranks {peer} and {rank} {verb}, "
+                    f"and they do not: what matters is whose memory they map. Mend it, or let the "
+                    f"ranks find out; `cocoll plan` is for machines that one does not have"
+                )
+    return given if given.world_size == world_size else given.subset(range(world_size))
 
 
 def _open_wire(comm: Communicator, bootstrap: Bootstrap, hosts: tuple[int, ...]) -> None:

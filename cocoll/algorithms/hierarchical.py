@@ -112,9 +112,9 @@ def plan_allreduce(
     )
     neighbours = hierarchy.neighbours(rank)
     holders = (rank, *neighbours) if stores_to_peers else (rank,)
-    reduction.add([
-        [spec.result_view(holder, index) for holder in holders] for index in range(len(results))
-    ])
+    reduction.add(
+        [[spec.result_view(holder, index) for holder in holders] for index in range(len(results))]
+    )
     own = [spec.result_view(rank, index) for index in range(len(results))]
     spread = HostSpread(builder, hierarchy, staging, results, in_flight)
     arrived: list[str] = []
@@ -189,9 +189,9 @@ def plan_reduce_scatter(
     reduction = HostReduction(
         builder, hierarchy, spec, staging, staged=staged, ring=ring, in_flight=in_flight
     )
-    reduction.add([
-        [spec.result_view(rank, index, rank)] for index in range(len(spec.result_itemsizes_bytes))
-    ])
+    reduction.add(
+        [[spec.result_view(rank, index, rank)] for index in range(len(spec.result_itemsizes_bytes))]
+    )
     if not staged:
         add_done(builder, hierarchy.neighbours(rank), ["final", *reduction.reading_lanes()])
     return builder.build()
@@ -420,9 +420,7 @@ class _Broadcast:
             if staged:
                 builder.wait(peer=self._root, flag=Flag.REQUEST)
             for block in handled:
-                root_source = builder.source(
-                    itemsize_bytes=self._itemsize_bytes, rank=self._root
-                )
+                root_source = builder.source(itemsize_bytes=self._itemsize_bytes, rank=self._root)
                 builder.copy(
                     block=block,
                     source=self._staging.own_share(self._root, block) if staged else root_source,

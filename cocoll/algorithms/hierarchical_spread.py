@@ -89,7 +89,11 @@ class HostSpread:
                 for peer in delegates:
                     first = index == 0 and peer == delegates[0]
                     builder.send(
-                        peer=peer, source=source, block=rank, tag=_TAG, after=ready if first else None
+                        peer=peer,
+                        source=source,
+                        block=rank,
+                        tag=_TAG,
+                        after=ready if first else None,
                     )
         delegated = self._handled[1:]
         if not delegated:

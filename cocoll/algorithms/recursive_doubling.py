@@ -64,9 +64,7 @@ def plan_allreduce(
     """
     if spec.is_sharded or spec.zero_source:
         raise UsageError("recursive doubling computes every element on every rank")
-    builder = Builder(
-        rank, hierarchy.world_size, name="recursive_doubling", hosts=hierarchy.hosts
-    )
+    builder = Builder(rank, hierarchy.world_size, name="recursive_doubling", hosts=hierarchy.hosts)
     members = hierarchy.members(hierarchy.hosts[rank])
     leader = members[0]
     itemsize = spec.source_itemsize_bytes
@@ -87,8 +85,7 @@ def plan_allreduce(
         builder.reduce(
             sources=[total],
             destinations=[
-                [spec.result_view(rank, index)]
-                for index in range(len(spec.result_itemsizes_bytes))
+                [spec.result_view(rank, index)] for index in range(len(spec.result_itemsizes_bytes))
             ],
             operands=spec.operand_views(rank),
         )
@@ -135,9 +132,7 @@ class _Rounds:
         # Of the first 2 * extra hosts the odd ones stand for their even neighbours.
         if host < 2 * extra and host % 2 == 0:
             builder.send(peer=self._leader(host + 1), source=self.current(), tag=_TAG)
-            builder.recv(
-                peer=self._leader(host + 1), destination=self.next_buffer(), tag=_TAG
-            )
+            builder.recv(peer=self._leader(host + 1), destination=self.next_buffer(), tag=_TAG)
             return
         if host < 2 * extra:
             self._take_in(host - 1)

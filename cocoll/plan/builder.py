@@ -241,9 +241,7 @@ class Builder(StepWriter):
             raise UsageError(f"{self._where()}: a lane is still open")
         numbers = {name: index for index, name in enumerate(self._parts)}
         lanes = tuple(
-            Lane(
-                name, tuple(self._close(loop, numbers) for loop in loops), self._in_flight[name]
-            )
+            Lane(name, tuple(self._close(loop, numbers) for loop in loops), self._in_flight[name])
             for name, loops in self._parts.items()
         )
         opening = tuple(self._close(loop, numbers) for loop in self._opening)
