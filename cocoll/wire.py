@@ -136,7 +136,8 @@ class MpiCarrier:
     @property
     def next_number(self) -> int:
         """The least number that no communicator of this rank has had."""
-        return self._numbers.next
+        number: int = self._numbers.next
+        return number
 
     def derive(self, members: Sequence[int]) -> MpiCarrier:
         """Give the carrier of some of its ranks."""

@@ -7,123 +7,36 @@ the simulator to say.
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from cocoll.algorithms import hierarchical, recursive_doubling, wire_two_shot
-from cocoll.algorithms.hierarchy import Hierarchy
+from cocoll.algorithms import (
+    hierarchical,
+    hierarchical_broadcast,
+    recursive_doubling,
+    wire_two_shot,
+)
+from cocoll.algorithms.costing import (
+    IN_FLIGHT,
+    MESSAGE_NANOSECONDS,
+    MOST_MESSAGE_BYTES,
+    Flow,
+    PipelineCost,
+)
+from cocoll.algorithms.demand import Candidate, Demand
+from cocoll.algorithms.hierarchy import Hierarchy, make_hierarchy
 from cocoll.algorithms.host_staging import HostStaging
-from cocoll.algorithms.operands import ReduceSpec
 from cocoll.errors import UsageError
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan, block_elements
 
 if TYPE_CHECKING:
-    from cocoll.topology.cost import CollectiveKind
     from cocoll.topology.graph import Topology
 
 __all__ = ["Candidate", "Demand", "candidates", "make_hierarchy"]
 
-#: What a message costs its rank besides its bytes.
-_MESSAGE_NANOSECONDS = 5000
-# Beyond these a message gains nothing: what MPI and switches do well.
-_LEAST_MESSAGE_BYTES = 4 << 10
-_MOST_MESSAGE_BYTES = 1 << 20
 # Tags tell the blocks of a ring apart, two for each block that a rank passes on.
 _LONGEST_RING = 500
-# Where every rank computes everything, and a message is not worth cutting.
-_SMALL_BYTES = 256 << 10
-_IN_FLIGHT = 3
 _SLOTS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What is wanted, as far as algorithms depend on it.
-
-    Attributes
-    ----------
-    kind : {"allreduce", "reduce_scatter", "allgather", "broadcast"}
-        The collective.
-    spec : ReduceSpec
-        Its arrays; of a copy the source and one result.
-    nbytes : int
-        Bytes of the whole vector in the source's element type.
-    root : int
-        Of a broadcast.
-    alignment_elements : int
-        1 for equal blocks.
-    replicated : bool
-        Every host has one copy of the results.
-    rank_order : bool
-        Sums must be taken in rank order.
-    staging_bytes, small_bytes : int
-        What ranks have room for.
-    """
-
-    kind: CollectiveKind
-    spec: ReduceSpec
-    nbytes: int
-    root: int = 0
-    alignment_elements: int = SHARD_ALIGNMENT_ELEMENTS
-    replicated: bool = False
-    rank_order: bool = False
-    staging_bytes: int = 16 << 20
-    small_bytes: int = 16 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One way to do it.
-
-    Attributes
-    ----------
-    name : str
-        The algorithm.
-    why : str
-        What speaks for it, for people.
-    cost_nanoseconds : int
-        The estimate.
-    chunk_elements : int
-        Of one message; 0 where messages are whole.
-    make : callable
-        Gives the plan of a rank: ``make(rank, staged)``.
-    """
-
-    name: str
-    why: str
-    cost_nanoseconds: int
-    chunk_elements: int
-    make: Callable[[int, bool], Plan]
-
-
-def make_hierarchy(topology: Topology) -> Hierarchy:
-    """Give the hosts of a topology in an order that crosses links between switches least.
-
-    Parameters
-    ----------
-    topology : Topology
-        Of the communicator.
-
-    Returns
-    -------
-    Hierarchy
-        Hosts of one switch are next to each other.
-    """
-    switches: dict[str, int] = {}
-    for host in topology.hosts:
-        switches.setdefault(host.nics[0].switch if host.nics else "", len(switches))
-    order = sorted(
-        range(len(topology.hosts)),
-        key=lambda host: (
-            switches[topology.hosts[host].nics[0].switch if topology.hosts[host].nics else ""],
-            host,
-        ),
-    )
-    nics = tuple([placement.nic for placement in topology.placements])
-    return Hierarchy(topology.hosts_by_rank, tuple(order), nics)
 
 
 def candidates(topology: Topology, demand: Demand) -> list[Candidate]:
@@ -150,27 +63,19 @@ def candidates(topology: Topology, demand: Demand) -> list[Candidate]:
     if hierarchy.host_count < 2:
         raise UsageError("these ways are for several hosts; got a topology of one")
     chooser = _Chooser(topology, hierarchy, demand)
-    return sorted(chooser.list(), key=lambda candidate: candidate.cost_nanoseconds)
-
-
-#: A message on its way in one iteration over all chunks: from whom, to whom, elements' bytes.
-_Flow = tuple[int, int, int]
+    return sorted(chooser.ways(), key=lambda candidate: candidate.cost_nanoseconds)
 
 
 class _Chooser:
     def __init__(self, topology: Topology, hierarchy: Hierarchy, demand: Demand) -> None:
-        self._topology = topology
         self._hierarchy = hierarchy
         self._demand = demand
         self._itemsize = demand.spec.source_itemsize_bytes
         count = demand.nbytes // self._itemsize
         self._block = block_elements(count, hierarchy.world_size, demand.alignment_elements)
-        self._count = count
-        members = hierarchy.members(0)
-        there = hierarchy.delegate(1, members[0])
-        self._latency = topology.path(members[0], there).latency_nanoseconds
+        self._costs = PipelineCost(topology, hierarchy, self._block, self._itemsize)
 
-    def list(self) -> Iterator[Candidate]:
+    def ways(self) -> Iterator[Candidate]:
         demand, hosts = self._demand, self._hierarchy.host_count
         ring = 2 < hosts <= _LONGEST_RING
         if demand.kind == "broadcast":
@@ -193,39 +98,6 @@ class _Chooser:
         if ring:
             yield self._reducing(ring=True)
 
-    # --- Costs. ---
-
-    def _busiest_nanoseconds(self, flows: Iterator[_Flow]) -> int:
-        """Give how long the busiest port takes for flows."""
-        carried: defaultdict[int, int] = defaultdict(int)
-        topology = self._topology
-        for source, destination, nbytes in flows:
-            for port in topology.path(source, destination).ports:
-                carried[port] += nbytes
-        rates = topology.bandwidths_bytes_per_second
-        return max((nbytes * 10**9 // rates[port] for port, nbytes in carried.items()), default=0)
-
-    def _senders(self) -> list[int]:
-        """Give ranks whose flows load the ports as all ranks' do."""
-        classes = self._topology.equal_hosts()
-        if not self._topology.links and len(set(classes)) == 1:
-            return list(self._hierarchy.members(0))
-        return list(range(self._hierarchy.world_size))
-
-    def _fit(self, busiest: int, depth: int, messages: int, staging: HostStaging) -> int:
-        """Give the elements of a message: few enough to fill the pipeline, worth sending.
-
-        With k messages a block the time is ``busiest * (1 + depth / k)`` and each of ``k + depth``
-        rounds costs latency and `messages`: least where k is the root of their quotient.
-        """
-        round_nanoseconds = self._latency // _IN_FLIGHT + messages * _MESSAGE_NANOSECONDS
-        best = math.isqrt(max(1, depth * busiest // max(1, round_nanoseconds)))
-        chunk = -(-self._block // max(1, best))
-        least = -(-_LEAST_MESSAGE_BYTES // self._itemsize)
-        most = min(_MOST_MESSAGE_BYTES // self._itemsize, self._room(staging))
-        unit = min(SHARD_ALIGNMENT_ELEMENTS, most)
-        return max(unit, min(max(chunk, least), most) // unit * unit)
-
     def _room(self, staging: HostStaging) -> int:
         room = staging.fitting_chunk(self._demand.staging_bytes)
         if room < 1:
@@ -234,18 +106,6 @@ class _Chooser:
                 f"{self._hierarchy.world_size} ranks; give more"
             )
         return room
-
-    def _cost(self, busiest: int, depth: int, messages: int, chunk: int) -> int:
-        rounds = max(1, -(-self._block // chunk))
-        round_nanoseconds = self._latency // _IN_FLIGHT + messages * _MESSAGE_NANOSECONDS
-        return (
-            busiest
-            + busiest * depth // (rounds + depth)
-            + (rounds + depth) * round_nanoseconds
-            + depth * self._latency
-        )
-
-    # --- The ways. ---
 
     def _staging(self, *, results: int, parts: str) -> HostStaging:
         spec = self._demand.spec
@@ -268,8 +128,8 @@ class _Chooser:
         own = self._block * self._itemsize
         back = self._block * result_bytes
 
-        def flows() -> Iterator[_Flow]:
-            for rank in self._senders():
+        def flows() -> Iterator[Flow]:
+            for rank in self._costs.senders():
                 delegated = hierarchy.delegated(rank)
                 if not ring:
                     yield from ((rank, owner, own) for owner in delegated)
@@ -284,13 +144,13 @@ class _Chooser:
                     if place + 1 < len(way):
                         yield (rank, way[place + 1], back)
 
-        busiest = self._busiest_nanoseconds(flows())
+        busiest = self._costs.busiest_nanoseconds(flows())
         depth = (hosts - 1) * (1 + gathers) if ring else 1
         staging = self._staging(
             results=len(spec.result_itemsizes_bytes) if gathers else 0,
             parts="ring" if ring else "straight",
         )
-        chunk = self._fit(busiest, depth, 2 * hosts, staging)
+        chunk = self._costs.chunk_elements(busiest, depth, 2 * hosts, self._room(staging))
 
         def make(rank: int, staged: bool) -> Plan:
             if demand.kind == "reduce_scatter":
@@ -300,7 +160,7 @@ class _Chooser:
                     spec,
                     chunk_elements=chunk,
                     slots=_SLOTS,
-                    in_flight=_IN_FLIGHT,
+                    in_flight=IN_FLIGHT,
                     ring=ring,
                     staged=staged,
                     alignment_elements=demand.alignment_elements,
@@ -311,7 +171,7 @@ class _Chooser:
                 spec,
                 chunk_elements=chunk,
                 slots=_SLOTS,
-                in_flight=_IN_FLIGHT,
+                in_flight=IN_FLIGHT,
                 ring=ring,
                 staged=staged,
                 replicated_result=demand.replicated,
@@ -322,7 +182,7 @@ class _Chooser:
             "blocks pass all hosts in turn, each link once"
             if ring
             else "blocks go straight to their owners and back, in the fewest steps",
-            self._cost(busiest, depth, 2 * hosts, chunk),
+            self._costs.total_nanoseconds(busiest, depth, 2 * hosts, chunk),
             chunk,
             make,
         )
@@ -331,8 +191,8 @@ class _Chooser:
         demand, hierarchy = self._demand, self._hierarchy
         own = self._block * self._itemsize
 
-        def flows() -> Iterator[_Flow]:
-            for rank in self._senders():
+        def flows() -> Iterator[Flow]:
+            for rank in self._costs.senders():
                 if not ring:
                     yield from ((rank, peer, own) for peer in hierarchy.delegates(rank))
                     continue
@@ -342,10 +202,12 @@ class _Chooser:
                     if place + 1 < len(way):
                         yield (rank, way[place + 1], own)
 
-        busiest = self._busiest_nanoseconds(flows())
+        busiest = self._costs.busiest_nanoseconds(flows())
         depth = hierarchy.host_count - 1 if ring else 1
         staging = self._staging(results=1, parts="none")
-        chunk = self._fit(busiest, depth, hierarchy.host_count, staging)
+        chunk = self._costs.chunk_elements(
+            busiest, depth, hierarchy.host_count, self._room(staging)
+        )
 
         def make(rank: int, staged: bool) -> Plan:
             return hierarchical.plan_allgather(
@@ -354,7 +216,7 @@ class _Chooser:
                 self._itemsize,
                 chunk_elements=chunk,
                 slots=_SLOTS,
-                in_flight=_IN_FLIGHT,
+                in_flight=IN_FLIGHT,
                 ring=ring,
                 staged=staged,
                 alignment_elements=demand.alignment_elements,
@@ -366,7 +228,7 @@ class _Chooser:
             "blocks pass all hosts in turn, each link once"
             if ring
             else "owners send their blocks to all hosts",
-            self._cost(busiest, depth, hierarchy.host_count, chunk),
+            self._costs.total_nanoseconds(busiest, depth, hierarchy.host_count, chunk),
             chunk,
             make,
         )
@@ -377,7 +239,7 @@ class _Chooser:
         way = (home, *hierarchy.hosts_after(home))
         own = self._block * self._itemsize
 
-        def flows() -> Iterator[_Flow]:
+        def flows() -> Iterator[Flow]:
             for place, host in enumerate(way[1:], start=1):
                 parent = way[place - (place & -place)] if tree else way[place - 1]
                 for block in range(hierarchy.world_size):
@@ -387,21 +249,21 @@ class _Chooser:
                         own,
                     )
 
-        busiest = self._busiest_nanoseconds(flows())
+        busiest = self._costs.busiest_nanoseconds(flows())
         hosts = hierarchy.host_count
         depth = max(1, (hosts - 1).bit_length() if tree else hosts - 2)
         staging = self._staging(results=1, parts="none")
-        chunk = self._fit(busiest, depth, hosts, staging)
+        chunk = self._costs.chunk_elements(busiest, depth, hosts, self._room(staging))
 
         def make(rank: int, staged: bool) -> Plan:
-            return hierarchical.plan_broadcast(
+            return hierarchical_broadcast.plan_broadcast(
                 rank,
                 hierarchy,
                 demand.root,
                 self._itemsize,
                 chunk_elements=chunk,
                 slots=_SLOTS,
-                in_flight=_IN_FLIGHT,
+                in_flight=IN_FLIGHT,
                 tree=tree,
                 staged=staged,
                 replicated_result=demand.replicated,
@@ -410,7 +272,7 @@ class _Chooser:
         return Candidate(
             "hierarchical_tree" if tree else "hierarchical_chain",
             "few steps for small data" if tree else "every host sends and receives the data once",
-            self._cost(busiest, depth, hosts, chunk),
+            self._costs.total_nanoseconds(busiest, depth, hosts, chunk),
             chunk,
             make,
         )
@@ -420,7 +282,7 @@ class _Chooser:
         longest = demand.small_bytes // self._itemsize
         steps = (hierarchy.host_count - 1).bit_length()
         leaders = hierarchy.members(0)[0], hierarchy.members(1)[0]
-        one = self._busiest_nanoseconds(iter([(*leaders, demand.nbytes)]))
+        one = self._costs.busiest_nanoseconds(iter([(*leaders, demand.nbytes)]))
 
         def make(rank: int, staged: bool) -> Plan:
             del staged
@@ -431,7 +293,7 @@ class _Chooser:
         return Candidate(
             "recursive_doubling",
             f"{steps} messages one after the other, of all the data",
-            steps * (self._latency + one + 2 * _MESSAGE_NANOSECONDS),
+            steps * (self._costs.latency_nanoseconds + one + 2 * MESSAGE_NANOSECONDS),
             0,
             make,
         )
@@ -443,13 +305,13 @@ class _Chooser:
         peers = world_size - 1
         room = demand.staging_bytes // (peers * _SLOTS * self._itemsize) - 32
         unit = SHARD_ALIGNMENT_ELEMENTS
-        chunk = max(unit, min(self._block, room, _MOST_MESSAGE_BYTES // self._itemsize))
+        chunk = max(unit, min(self._block, room, MOST_MESSAGE_BYTES // self._itemsize))
         chunk = chunk // unit * unit
         scattered = demand.kind == "reduce_scatter"
         own = self._block * self._itemsize
 
-        def flows() -> Iterator[_Flow]:
-            for rank in self._senders():
+        def flows() -> Iterator[Flow]:
+            for rank in self._costs.senders():
                 for peer in range(world_size):
                     if hierarchy.hosts[peer] != hierarchy.hosts[rank]:
                         yield (rank, peer, own * (1 if scattered else 2))
@@ -469,11 +331,11 @@ class _Chooser:
                 rank, world_size, demand.spec, chunk_elements=chunk, slots=_SLOTS
             )
 
-        busiest = self._busiest_nanoseconds(flows())
+        busiest = self._costs.busiest_nanoseconds(flows())
         return Candidate(
             "wire_two_shot",
             "every owner adds all ranks' values in rank order",
-            self._cost(busiest, 1, 2 * peers, chunk),
+            self._costs.total_nanoseconds(busiest, 1, 2 * peers, chunk),
             chunk,
             make,
         )

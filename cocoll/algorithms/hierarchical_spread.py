@@ -223,8 +223,8 @@ class HostSpread:
         """
         builder, staging = self._builder, self._staging
         if readers:
-            after: dict[str, int | None] | None = dict.fromkeys(arrived, 0)
-            after["emptied"] = staging.slots
+            after: dict[str, int | None] | None
+            after = {**dict.fromkeys(arrived, 0), "emptied": staging.slots}
             with self._lane("distribute"):
                 for owner in self._handled:
                     for index, source in enumerate(sources):

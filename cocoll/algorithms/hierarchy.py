@@ -9,10 +9,14 @@ its ranks, and all of its ranks share that work, each on its own NIC.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cocoll.errors import UsageError
 
-__all__ = ["Hierarchy"]
+if TYPE_CHECKING:
+    from cocoll.topology.graph import Topology
+
+__all__ = ["Hierarchy", "make_hierarchy"]
 
 
 @dataclass(frozen=True)
@@ -135,3 +139,30 @@ class Hierarchy:
     def delegates(self, owner: int) -> tuple[int, ...]:
         """Give who handles the block of an owner on the other hosts, from the next host on."""
         return tuple(self.delegate(host, owner) for host in self.hosts_after(self.hosts[owner]))
+
+
+def make_hierarchy(topology: Topology) -> Hierarchy:
+    """Give the hosts of a topology in an order that crosses links between switches least.
+
+    Parameters
+    ----------
+    topology : Topology
+        Of the communicator.
+
+    Returns
+    -------
+    Hierarchy
+        Hosts of one switch are next to each other.
+    """
+    switches: dict[str, int] = {}
+    for host in topology.hosts:
+        switches.setdefault(host.nics[0].switch if host.nics else "", len(switches))
+    order = sorted(
+        range(len(topology.hosts)),
+        key=lambda host: (
+            switches[topology.hosts[host].nics[0].switch if topology.hosts[host].nics else ""],
+            host,
+        ),
+    )
+    nics = tuple([placement.nic for placement in topology.placements])
+    return Hierarchy(topology.hosts_by_rank, tuple(order), nics)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HostStaging", "add_share_lanes"]
 
-# What an area is for, whose block it has a chunk of, and whom that comes from or which result it is.
+# What an area is for, whose block it has a chunk of, and whom that comes from or which result
+# it is.
 _Purpose: TypeAlias = tuple[str, int, int]
 
 # Below it: what goes straight.

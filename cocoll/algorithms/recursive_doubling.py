@@ -1,4 +1,4 @@
-"""A small all-reduce over several hosts: the first ranks of the hosts exchange sums, and double them.
+"""A small all-reduce over several hosts, whose first ranks exchange sums that grow by doubling.
 
 References
 ----------
