@@ -225,6 +225,24 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         int32_t derived_count
         int32_t result_count
         uint8_t algorithm
+        uint64_t number
+
+    cdef cppclass StepTime:
+        uint64_t sequence
+        uint64_t program
+        int64_t begin_nanoseconds
+        int64_t end_nanoseconds
+        int64_t iteration
+        int64_t bytes
+        int32_t step
+        int32_t mapped
+
+    cdef cppclass Recording:
+        cbool is_on() const
+        void start()
+        void stop()
+        int64_t dropped() const
+        const vector[StepTime]& entries() const
 
     cdef cppclass Invocation:
         HostProgram* program
@@ -243,6 +261,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
 
     cdef cppclass Execution:
         int64_t streaming_bytes
+        Recording recording
         Status begin(Invocation* invocation)
         Status resume()
         uint64_t sequence() const
@@ -311,6 +330,7 @@ cdef class Program:
     cdef shared_ptr[HostProgram] host
     cdef readonly object facts
     cdef uint64_t last_used
+    cdef object __weakref__
 
 
 cdef class CommunicatorBase:
@@ -330,6 +350,8 @@ cdef class CommunicatorBase:
     cdef int program_limit
     cdef uint64_t fork_generation
     cdef list freed_blocks
+    cdef object numbered
+    cdef uint64_t program_count
     cdef object __weakref__
 
     cdef int check_usable(self) except -1

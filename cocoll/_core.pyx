@@ -25,6 +25,7 @@ from libcpp.vector cimport vector
 
 import sys
 from contextvars import ContextVar
+from weakref import WeakValueDictionary
 
 from cocoll.errors import (
     BufferMismatchError, BufferOverlapError, ClosedError, CommTimeoutError, DTypeError,
@@ -177,6 +178,9 @@ cdef class Program:
                              prepare_address, derived_count, result_count, algorithm, facts)
         self.host = made.host
         self.facts = facts
+        comm.program_count += 1
+        self.host.get().number = comm.program_count
+        comm.numbered[comm.program_count] = self
 
 
 def allreduce(x, op="sum", *, out=None, comm=None, stream=None, dtype=None):

@@ -11,6 +11,7 @@
 #include "endpoint.h"
 #include "invocation.h"
 #include "messages.h"
+#include "recording.h"
 
 namespace cocoll::host {
 
@@ -25,6 +26,8 @@ class Execution {
 
   // The bytes that a host may write before streaming stores pay: half its last-level cache.
   int64_t streaming_bytes = int64_t{16} << 20;
+
+  Recording recording;
 
   Status begin(Invocation* invocation) {
     call_ = invocation;
@@ -43,6 +46,7 @@ class Execution {
     stalled_nanoseconds_ = 0;
     saw_abort_ = false;
     decided_ = false;
+    if (recording.is_on()) began_ = monotonic_nanoseconds();
     record();
     if (program.prepare != nullptr)
       program.prepare(call_->scalars, derived_);
@@ -75,6 +79,7 @@ class Execution {
       const Status agreed = agree();
       if (agreed != Status::kDone) return finish(agreed);
       phase_ = Phase::kLanes;
+      if (recording.is_on()) note(kArrivalTime, 0, 0, began_);
       progressed();
     }
     const Status status = run_lanes();
@@ -396,7 +401,11 @@ class Execution {
     const Record* step = lane->step;
     bool ended = false;
     if (lane->messages != nullptr && !lane->messages->empty()) {
-      const Wire::Outcome outcome = lane->messages->settle(endpoint_.wire.get(), &lane->progress);
+      const Wire::Outcome outcome =
+          lane->messages->settle(endpoint_.wire.get(), &lane->progress, [&](const auto& message) {
+            if (recording.is_on())
+              note(message.place, message.iteration, message.bytes, message.began_nanoseconds);
+          });
       if (outcome == Wire::Outcome::kFailed) {
         wire_failed(lane->messages->peer());
         return false;
@@ -421,9 +430,12 @@ class Execution {
       case Opcode::kCopy: {
         const Range range = chunk(*lane, step->field[0]);
         if (range.count > 0) {
+          const int64_t began = recording.is_on() ? monotonic_nanoseconds() : 0;
           const bool to_result = ViewRef{&step[2]}.buffer() == Buffer::kResult;
           copy_array(resolve(step[2], *lane, range.first), resolve(step[1], *lane, range.first),
                      range.count, step[1].field[2], streams_ && to_result);
+          if (recording.is_on())
+            note(place_of(step), lane->iteration, 2 * range.count * step[1].field[2], began);
         }
         lane->step = step + 3;
         break;
@@ -483,6 +495,8 @@ class Execution {
     const bool began = lane->messages->begin(
         endpoint_.wire.get(), step->op() == Opcode::kSend, step->field[1], step->field[3], array,
         range.count, step[1].field[2], last);
+    if (began && recording.is_on())
+      lane->messages->stamp(place_of(step), lane->iteration, monotonic_nanoseconds());
     if (!began) wire_failed(step->field[1]);
     return began;
   }
@@ -507,9 +521,15 @@ class Execution {
     args.destinations = views_.data() + source_count;
     args.operands = views_.data() + source_count + result_views;
     args.scalars = derived_;
+    const int64_t began = recording.is_on() ? monotonic_nanoseconds() : 0;
     // What goes on a wire is read again at once.
     if (partial) args.flags &= ~static_cast<uint32_t>(COCOLL_REDUCE_STREAMING);
     (partial ? call_->program->partial : call_->program->reduce)(&args);
+    if (recording.is_on()) {
+      int64_t itemsizes = 0;
+      for (int32_t index = 0; index < total; ++index) itemsizes += step[1 + index].field[2];
+      note(place_of(step), lane.iteration, range.count * itemsizes, began);
+    }
   }
 
   Status run_lanes() {
@@ -621,8 +641,16 @@ class Execution {
     return Status::kTimeout;
   }
 
+  int32_t place_of(const Record* step) const { return image_->place_of(step); }
+
+  void note(int32_t step, int64_t iteration, int64_t bytes, int64_t began) {
+    recording.add({sequence_, call_->program->number, began, monotonic_nanoseconds(), iteration,
+                   bytes, step, image_ == &call_->program->mapped});
+  }
+
   Status finish(Status status) {
     if (status == Status::kPending) return status;
+    if (recording.is_on()) note(kWholeOperation, call_->count, call_->source_bytes, began_);
     // Whoever gives up says so at once, so that no peer waits for a rank that will not come.
     if (status == Status::kTimeout) endpoint_.abort(AbortReason::kTimeout, endpoint_.culprit);
     if (status == Status::kPeerLost) endpoint_.abort(AbortReason::kPeerLost, endpoint_.culprit);
@@ -661,6 +689,7 @@ class Execution {
   bool streams_ = false;
   uint32_t reduce_flags_ = 0;
   int64_t block_elements_ = 0;
+  int64_t began_ = 0;
   int64_t looked_at_ = 0;
   int64_t stalled_nanoseconds_ = 0;
   int32_t lanes_left_ = 0;

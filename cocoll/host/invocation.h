@@ -63,6 +63,7 @@ struct Program {
   int32_t derived_count = 0;
   int32_t result_count = 1;
   uint8_t algorithm = 0;
+  uint64_t number = 0;  // by which traces know it
 };
 
 // One call: a program and what it is bound to.

@@ -50,6 +50,7 @@ class Messages {
     end.array = array;
     end.count = count;
     end.itemsize_bytes = itemsize_bytes;
+    end.bytes = count * itemsize_bytes;
     if (!began) return false;
     if (last) {
       end.ends_step = true;
@@ -65,11 +66,21 @@ class Messages {
     ++steps_;
   }
 
+  // Notes where the step that has begun last stands in its plan, and when that was.
+  void stamp(int32_t place, int64_t iteration, int64_t nanoseconds) {
+    Message& message = under_way_.back();
+    message.place = place;
+    message.iteration = iteration;
+    message.began_nanoseconds = nanoseconds;
+  }
+
   // The step that has begun last is the last one of its iteration.
   void complete(int64_t iterations) { under_way_.back().iterations = iterations; }
 
-  // Takes messages that have ended off the front. `progress` becomes the iterations completed.
-  Wire::Outcome settle(Wire* wire, int64_t* progress) {
+  // Takes messages that have ended off the front, each shown to `ended`. `progress` becomes the
+  // iterations completed.
+  template <class Ended>
+  Wire::Outcome settle(Wire* wire, int64_t* progress, Ended ended) {
     Wire::Outcome outcome = Wire::Outcome::kPending;
     while (!under_way_.empty()) {
       Message& message = under_way_.front();
@@ -78,6 +89,7 @@ class Messages {
       if (one == Wire::Outcome::kPending) break;
       outcome = Wire::Outcome::kDone;
       unpack(message);
+      ended(message);
       if (message.ends_step) --steps_;
       if (message.iterations > 0) *progress = message.iterations;
       under_way_.pop_front();
@@ -107,6 +119,10 @@ class Messages {
     cocoll_array array{};
     int64_t count = 0;
     int64_t itemsize_bytes = 0;
+    int64_t bytes = 0;
+    int32_t place = 0;
+    int64_t iteration = 0;
+    int64_t began_nanoseconds = 0;
   };
 
   void unpack(Message& message) {

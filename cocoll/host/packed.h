@@ -141,6 +141,9 @@ class PlanImage {
   // The most views that any step has.
   int32_t max_views() const { return max_views_; }
   bool uses_wire() const { return uses_wire_; }
+  int32_t place_of(const Record* record) const {
+    return static_cast<int32_t>(record - records_.data());
+  }
   // The longest vector whose whole-vector scratch views fit their regions.
   int64_t bounded_count() const { return bounded_count_; }
 

@@ -45,6 +45,7 @@ cdef class CommunicatorBase:
         self.epilogues = {}
         self.shard_counts = {}
         self.freed_blocks = []
+        self.numbered = WeakValueDictionary()
         self.last_key = -1
         self.rank = 0
         self.world_size = 1
@@ -167,6 +168,31 @@ cdef class CommunicatorBase:
     def _huge_pages(self):
         """Whether the kernel gave this rank's memory huge pages."""
         return self._segment(False).huge_pages()
+
+    def _start_recording(self):
+        """Keep what every step does from now on."""
+        self.session.get().execution.get().recording.start()
+
+    def _stop_recording(self):
+        """Give what has been kept, with the facts of the programs, and how much was too much."""
+        cdef Recording* recording = &self.session.get().execution.get().recording
+        cdef StepTime entry
+        recording.stop()
+        entries = []
+        programs = {}
+        for index in range(recording.entries().size()):
+            entry = recording.entries()[index]
+            entries.append((entry.sequence, entry.program, entry.step, entry.iteration,
+                            entry.begin_nanoseconds, entry.end_nanoseconds, entry.bytes,
+                            bool(entry.mapped)))
+            if entry.program not in programs:
+                program = self.numbered.get(entry.program)
+                programs[entry.program] = None if program is None else (<Program>program).facts
+        return entries, programs, recording.dropped()
+
+    def _is_leader(self):
+        """Whether this is the first rank of its host."""
+        return self.session.get().endpoint.leader() == self.rank
 
     def _wire_detail(self):
         """Give what the wire said when it broke last; empty if nothing."""
