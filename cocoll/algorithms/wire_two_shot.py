@@ -82,7 +82,7 @@ class WireTwoShot(Composite):
         for peer in peers:
             after = () if scatter else waits
             scatter += (
-                Send(peer, peer, spec.source_view(rank), _SCATTER_GROUP, after),
+                Send(peer, peer, spec.source_view(rank), _SCATTER_GROUP, after=after),
                 Receive(rank, peer, self._slot(rank, peer), _SCATTER_GROUP),
             )
         lanes = [lane("scatter", scatter), lane("reduce", [reduce])]
@@ -91,7 +91,7 @@ class WireTwoShot(Composite):
             for index in gathered:
                 after = () if gather else (After(_REDUCE), After(_SCATTER, -1))
                 gather += (
-                    Send(rank, peer, spec.result_view(rank, index), _GATHER_GROUP, after),
+                    Send(rank, peer, spec.result_view(rank, index), _GATHER_GROUP, after=after),
                     Receive(peer, peer, spec.result_view(rank, index), _GATHER_GROUP),
                 )
         if gather:

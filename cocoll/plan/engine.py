@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from cocoll.errors import SimulationError
 from cocoll.plan.arrival import arrival_nanoseconds
-from cocoll.plan.flows import Route, Traffic
-from cocoll.plan.meeting import Switchboard
+from cocoll.plan.flows import Traffic
+from cocoll.plan.meeting import Connection, Switchboard
 from cocoll.plan.natives import NativeMeetings
-from cocoll.plan.running import Pending, RunningLane, RunningRank
+from cocoll.plan.running import Pending, RunningLane, RunningRank, check_ended
 from cocoll.plan.simulation import Simulation
 from cocoll.plan.tasks import COMPUTE, SIGNAL, WAIT, WIRE, Task, resolve_plan
 from cocoll.plan.timeline import Span
@@ -29,10 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine"]
 
-# What happens at a time: bytes begin to move, parts of tasks end, lanes begin.
-_MOVE, _END, _ARRIVE = range(3)
-# How many of the lanes that stand still a message names.
-_SHOWN = 4
+# What happens at a time: a step's bytes begin to move, a message is ready to, parts of tasks end,
+# lanes begin.
+_MOVE, _SEND, _END, _ARRIVE = range(4)
 
 
 class Engine:
@@ -120,12 +119,14 @@ class Engine:
                 break
             if end is not None and (not events or end <= events[0][0]):
                 self._now = end
-                for owners in traffic.pop_ended(end):
+                for connection, owners in traffic.pop_ended(end):
+                    if connection is not None:
+                        self._take_turn(connection)
                     self._end_parts(owners)
             else:
                 self._now = events[0][0]
                 self._take_events()
-        self._check_ended()
+        check_ended(self._ranks, self._switchboard.flags.values(), self._now)
         class_bytes: dict[int, int] = {}
         for route in traffic.routes:
             for port, weight in zip(route.ports, route.weights, strict=True):
@@ -154,8 +155,10 @@ class Engine:
         while events and events[0][0] == now:
             _, _, what, payload = heapq.heappop(events)
             if what == _MOVE:
-                for route, moved_bytes, owners in payload:
-                    self._traffic.start(route, moved_bytes, owners, now)
+                for route, length_bytes, owners in payload:
+                    self._traffic.start(route, length_bytes, (None, owners), now)
+            elif what == _SEND:
+                self._send(*payload)
             elif what == _END:
                 self._end_parts(payload)
             else:
@@ -316,18 +319,28 @@ class Engine:
                     f"rank {meeting.sender} sends {sent} bytes to rank {meeting.receiver} (tag "
                     f"{meeting.tag}), which receives {received}"
                 )
-            self._messages += meeting.multiplicity
-            self._move(meeting.route, length_bytes, (pending, partner), meeting.latency_nanoseconds)
+            connection = meeting.connection
+            self._messages += connection.multiplicity
+            owners = (pending, partner)
+            when = self._now + connection.latency_nanoseconds
+            if connection.route is None:
+                self._at(when, _END, owners)
+            elif connection.latency_nanoseconds:
+                self._at(when, _SEND, (connection, length_bytes, owners))
+            else:
+                self._send(connection, length_bytes, owners)
 
-    def _move(
-        self, route: Route | None, length_bytes: int, owners: tuple[Pending, ...], latency: int
-    ) -> None:
-        if route is None:
-            self._at(self._now + latency, _END, owners)
-        elif latency:
-            self._at(self._now + latency, _MOVE, ((route, length_bytes, owners),))
-        else:
-            self._traffic.start(route, length_bytes, owners, self._now)
+    def _send(self, connection: Connection, length_bytes: int, owners: tuple[Pending, ...]) -> None:
+        """Let a message move, when those before it on its connection have."""
+        connection.queue.append((length_bytes, owners))
+        if not connection.is_busy:
+            self._take_turn(connection)
+
+    def _take_turn(self, connection: Connection) -> None:
+        connection.is_busy = bool(connection.queue)
+        if connection.queue and connection.route is not None:
+            length_bytes, owners = connection.queue.popleft()
+            self._traffic.start(connection.route, length_bytes, (connection, owners), self._now)
 
     def _list_thread(self, rank: RunningRank) -> None:
         if rank.has_thread and not rank.is_listed:
@@ -353,8 +366,8 @@ class Engine:
         elif task.latency_nanoseconds:
             self._at(when, _MOVE, flows)
         else:
-            for route, moved_bytes, _ in flows:
-                self._traffic.start(route, moved_bytes, owners, self._now)
+            for route, length_bytes, _ in flows:
+                self._traffic.start(route, length_bytes, (None, owners), self._now)
 
     def _begin_native(self, pending: Pending) -> None:
         pending.left = 1
@@ -363,27 +376,3 @@ class Engine:
         if together is not None:
             duration_nanoseconds, waiting = together
             self._at(self._now + duration_nanoseconds, _END, waiting)
-
-    # --- The end. ---
-
-    def _check_ended(self) -> None:
-        """Refuse plans that wait for ever, and signals that nobody waits for."""
-        stuck = [
-            text
-            for rank in self._ranks
-            for lane in (rank.opening, *rank.lanes)
-            if (text := lane.describe_wait()) is not None
-        ]
-        if stuck:
-            more = f"; and {len(stuck) - _SHOWN} more lanes" if len(stuck) > _SHOWN else ""
-            raise SimulationError(
-                f"the plans wait for ever, from {self._now} ns on: {'; '.join(stuck[:_SHOWN])}"
-                f"{more}",
-                detail="\n".join(stuck),
-            )
-        for flag in self._switchboard.flags.values():
-            if flag.times:
-                raise SimulationError(
-                    f"rank {flag.writer} signals flag {flag.flag} to rank {flag.reader} "
-                    f"{len(flag.times)} times more often than that waits for it"
-                )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cocoll.plan.flows import Route, Traffic
     from cocoll.plan.roles import Roles
 
-__all__ = ["FlagMeeting", "MessageMeeting", "Switchboard"]
+__all__ = ["Connection", "FlagMeeting", "MessageMeeting", "Switchboard"]
 
 
 class FlagMeeting:
@@ -45,6 +45,35 @@ class FlagMeeting:
         self.waiting: deque[Any] = deque()
 
 
+class Connection:
+    """What carries all messages from one rank to another: one after the other, as TCP and NCCL do.
+
+    The latency of a message passes while earlier ones move, so two in flight hide it.
+
+    Attributes
+    ----------
+    route : Route or None
+        What the bytes cross; None where nothing on the way saturates.
+    latency_nanoseconds : int
+        From when both sides want a message until its first byte moves.
+    multiplicity : int
+        How many ranks the sender stands for.
+    is_busy : bool
+        Whether bytes move.
+    queue : deque of (int, object)
+        Messages whose turn has not come: how many bytes, and whose they are.
+    """
+
+    __slots__ = ("is_busy", "latency_nanoseconds", "multiplicity", "queue", "route")
+
+    def __init__(self) -> None:
+        self.route: Route | None = None
+        self.latency_nanoseconds = 0
+        self.multiplicity = 1
+        self.is_busy = False
+        self.queue: deque[tuple[int, Any]] = deque()
+
+
 class MessageMeeting:
     """The messages from one rank to another with one tag, in order.
 
@@ -52,34 +81,19 @@ class MessageMeeting:
     ----------
     sender, receiver, tag : int
         Whose they are.
-    route : Route or None
-        What they cross; None where nothing on the way saturates.
-    latency_nanoseconds : int
-        Before bytes move.
-    multiplicity : int
-        How many ranks the sender stands for.
+    connection : Connection
+        What carries them.
     sends, receives : deque of (object, int)
         Whose step has begun without the other side, and how many bytes it wants to move.
     """
 
-    __slots__ = (
-        "latency_nanoseconds",
-        "multiplicity",
-        "receiver",
-        "receives",
-        "route",
-        "sender",
-        "sends",
-        "tag",
-    )
+    __slots__ = ("connection", "receiver", "receives", "sender", "sends", "tag")
 
-    def __init__(self, sender: int, receiver: int, tag: int) -> None:
+    def __init__(self, sender: int, receiver: int, tag: int, connection: Connection) -> None:
         self.sender = sender
         self.receiver = receiver
         self.tag = tag
-        self.route: Route | None = None
-        self.latency_nanoseconds = 0
-        self.multiplicity = 1
+        self.connection = connection
         self.sends: deque[tuple[Any, int]] = deque()
         self.receives: deque[tuple[Any, int]] = deque()
 
@@ -103,6 +117,7 @@ class Switchboard:
         self._threads = threads
         self.flags: dict[tuple[int, int, int], FlagMeeting] = {}
         self.messages: dict[tuple[int, int, int], MessageMeeting] = {}
+        self._connections: dict[tuple[int, int], Connection] = {}
         self._ways: dict[tuple[str, int, int], tuple[Route | None, int]] = {}
 
     def flag_from(self, rank: int, peer: int, flag: int) -> FlagMeeting:
@@ -124,8 +139,9 @@ class Switchboard:
     def message_from(self, rank: int, peer: int, tag: int) -> MessageMeeting:
         """Give where a representative's messages to a peer are received."""
         meeting = self._message(self._seen_by(rank, peer), self.roles.representative(peer), tag)
-        meeting.route, meeting.latency_nanoseconds = self.way("send", rank, peer)
-        meeting.multiplicity = self.roles.class_size(rank)
+        connection = meeting.connection
+        connection.route, connection.latency_nanoseconds = self.way("send", rank, peer)
+        connection.multiplicity = self.roles.class_size(rank)
         return meeting
 
     def message_to(self, rank: int, peer: int, tag: int) -> MessageMeeting:
@@ -136,7 +152,8 @@ class Switchboard:
         key = (sender, receiver, tag)
         meeting = self.messages.get(key)
         if meeting is None:
-            meeting = self.messages[key] = MessageMeeting(*key)
+            connection = self._connections.setdefault((sender, receiver), Connection())
+            meeting = self.messages[key] = MessageMeeting(*key, connection)
         return meeting
 
     def _seen_by(self, rank: int, peer: int) -> int:

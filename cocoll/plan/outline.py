@@ -24,7 +24,10 @@ from cocoll.plan.ir import (
 )
 from cocoll.plan.structure import reads_of, writes_of
 
-__all__ = ["Outline", "outline_plan"]
+__all__ = ["USES", "Outline", "outline_plan"]
+
+#: How bytes move between a rank and a peer.
+USES = ("send", "read", "write")
 
 
 @dataclass(frozen=True, slots=True)

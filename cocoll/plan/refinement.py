@@ -20,7 +20,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cocoll.errors import SimulationError
-from cocoll.plan.outline import outline_plan
+from cocoll.plan.outline import USES, outline_plan
 from cocoll.plan.roles import Roles, WeightedPath, path_of
 
 if TYPE_CHECKING:
@@ -32,9 +32,6 @@ __all__ = ["RefinedRoles", "refine_roles"]
 # How a rank is tied to one of its peers: the peer, the rank's number among the peer's peers, and
 # the ports on the ways that it uses to or from it.
 _Tie = tuple[int, int, tuple[tuple[int, ...], ...]]
-
-
-_USES = ("send", "read", "write")
 
 
 class RefinedRoles(Roles):
@@ -165,7 +162,7 @@ def refine_roles(plans: Sequence[Plan], topology: Topology, count: int) -> Refin
         latencies.append([])
         for number, peer in enumerate(outline.peers):
             ways = []
-            for index, use in enumerate(_USES):
+            for index, use in enumerate(USES):
                 if (use, number) in outline.uses:
                     path = path_of(topology, use, rank, peer)
                     ways.append(path)

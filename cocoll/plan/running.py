@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cocoll.errors import SimulationError
@@ -11,9 +12,13 @@ from cocoll.plan.tasks import NATIVE, WAIT
 
 if TYPE_CHECKING:
     from cocoll.plan.ir import Plan
+    from cocoll.plan.meeting import FlagMeeting
     from cocoll.plan.tasks import Task, TaskLane, TaskLoop
 
-__all__ = ["Pending", "RunningLane", "RunningRank"]
+__all__ = ["Pending", "RunningLane", "RunningRank", "check_ended"]
+
+# How many of the lanes that stand still a message names.
+_SHOWN = 4
 
 
 class Pending:
@@ -142,14 +147,14 @@ class RunningLane:
         return describe_step(task.steps[0], lanes) + more
 
     def describe_wait(self) -> str | None:
-        """Say what a lane that stands still waits for; None: it has ended, or waits for itself."""
+        """Say what a lane that stands still waits for; None: it has ended."""
         if self.ended:
             return None
         pending = self.outstanding[0] if self.outstanding else None
         task = pending.task if pending else self.task
         iteration = pending.iteration if pending else self.iteration
         if task is None:
-            return None
+            return f"rank {self.rank.number}, lane {self.name!r}: waits for its turn"
         where = (
             f"rank {self.rank.number}, lane {self.name!r}, iteration {iteration}, "
             f"{self.describe_task(task)}: waits for "
@@ -157,7 +162,7 @@ class RunningLane:
         if pending is None:
             blocker = self.blocker()
             if blocker is None:
-                return None
+                return f"{where}its turn"
             other, wanted = blocker
             which = "the end" if wanted is None else f"iteration {wanted}"
             return f"{where}{which} of lane {other.name!r}, which has completed {other.completed}"
@@ -216,3 +221,40 @@ class RunningRank:
         self.queue: list[tuple[int, int, Pending]] = []
         self.opening = RunningLane(self, -1, opening)
         self.lanes = [RunningLane(self, index, lane) for index, lane in enumerate(lanes)]
+
+
+def check_ended(ranks: Iterable[RunningRank], flags: Iterable[FlagMeeting], now: int) -> None:
+    """Refuse plans that wait for ever, and signals that nobody waits for.
+
+    Parameters
+    ----------
+    ranks : iterable of RunningRank
+        All that were simulated.
+    flags : iterable of FlagMeeting
+        All flags.
+    now : int
+        When nothing could happen any more, in nanoseconds.
+
+    Raises
+    ------
+    SimulationError
+        A lane has not ended, or a flag has signals left.
+    """
+    stuck = [
+        text
+        for rank in ranks
+        for lane in (rank.opening, *rank.lanes)
+        if (text := lane.describe_wait()) is not None
+    ]
+    if stuck:
+        more = f"; and {len(stuck) - _SHOWN} more lanes" if len(stuck) > _SHOWN else ""
+        raise SimulationError(
+            f"the plans wait for ever, from {now} ns on: {'; '.join(stuck[:_SHOWN])}{more}",
+            detail="\n".join(stuck),
+        )
+    for flag in flags:
+        if flag.times:
+            raise SimulationError(
+                f"rank {flag.writer} signals flag {flag.flag} to rank {flag.reader} more often "
+                f"than that waits for it, by {len(flag.times)}"
+            )

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from cocoll.errors import SimulationError, UsageError
+from cocoll.errors import UsageError
 from cocoll.plan.engine import Engine
-from cocoll.plan.ir import Plan
-from cocoll.plan.outline import outline_plan
+from cocoll.plan.finding import check_witnesses, plan_getter
 from cocoll.plan.roles import Roles, SeparateRoles
 
 if TYPE_CHECKING:
+    from cocoll.plan.finding import Plans
     from cocoll.plan.simulation import Simulation
     from cocoll.topology.graph import Topology
 
-__all__ = ["THREAD_BYTES_PER_SECOND", "Plans", "simulate"]
-
-#: Plans by rank: all of them, or what makes them one by one.
-Plans: TypeAlias = Sequence[Plan] | Mapping[int, Plan] | Callable[[int], Plan]
+__all__ = ["THREAD_BYTES_PER_SECOND", "simulate"]
 
 #: What one thread of a processor reads and writes together, where nothing better is known.
 THREAD_BYTES_PER_SECOND = 16_000_000_000
@@ -75,12 +71,12 @@ def simulate(
             f"wanted count >= 0 and thread_bytes_per_second >= 1, got {count} and "
             f"{thread_bytes_per_second}"
         )
-    plan_of = _plan_getter(plans, topology)
+    plan_of = plan_getter(plans, topology)
     if roles is None:
         roles = SeparateRoles(topology)
     elif roles.topology is not topology:
         raise UsageError("the roles are those of another topology")
-    _check_witnesses(plan_of, roles, count)
+    check_witnesses(plan_of, roles, count)
     return Engine(
         [plan_of(rank) for rank in roles.representatives],
         count,
@@ -88,35 +84,3 @@ def simulate(
         thread_bytes_per_second,
         keep_spans=keep_spans,
     ).run()
-
-
-def _plan_getter(plans: Plans, topology: Topology) -> Callable[[int], Plan]:
-    """Give a function that makes sure that each plan is its rank's."""
-    world_size = topology.world_size
-    if not callable(plans) and isinstance(plans, Sequence) and len(plans) != world_size:
-        raise UsageError(
-            f"the topology {topology.name!r} has {world_size} ranks; got {len(plans)} plans"
-        )
-
-    def plan_of(rank: int) -> Plan:
-        plan = plans(rank) if callable(plans) else plans[rank]
-        if plan.rank != rank or plan.world_size != world_size:
-            raise UsageError(
-                f"wanted the plan of rank {rank} of {world_size}, got that of rank {plan.rank} of "
-                f"{plan.world_size}"
-            )
-        return plan
-
-    return plan_of
-
-
-def _check_witnesses(plan_of: Callable[[int], Plan], roles: Roles, count: int) -> None:
-    for witness in roles.witnesses():
-        rank = roles.representative(witness)
-        names = {witness: lambda other, witness=witness: roles.counterpart(witness, other)}
-        own = outline_plan(plan_of(rank), count, names=lambda other: other)
-        if outline_plan(plan_of(witness), count, names=names[witness]).shape != own.shape:
-            raise SimulationError(
-                f"ranks {rank} and {witness} are to have equal roles, but their plans are not "
-                "equal with all ranks renamed accordingly: these roles are not those of these plans"
-            )

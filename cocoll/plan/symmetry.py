@@ -124,11 +124,15 @@ class HostSymmetry(Roles):
         return self._image(other, *self._home(rank))
 
     def witnesses(self) -> tuple[int, ...]:
-        """Give one rank of each class, far from its representative."""
-        host = self._hosts.amounts(self._host_count)[-1]
+        """Give ranks of each class: on a neighbour of the first host, half-way, and on the last."""
+        hosts = self._hosts.amounts(self._host_count)
         index = self._ranks.amounts(self._rank_count)[-1]
-        moved = (self._image(rank, host, index) for rank in self.representatives)
-        return tuple(sorted(set(moved) - set(self.representatives)))
+        moved = {
+            self._image(rank, hosts[by], index)
+            for rank in self.representatives
+            for by in {min(1, hosts[-1]), hosts[-1] // 2, hosts[-1]}
+        }
+        return tuple(sorted(moved - set(self.representatives)))
 
     def weigh(self, use: str, rank: int, other: int) -> WeightedPath:
         """Give the path of a representative's bytes with its weights.
