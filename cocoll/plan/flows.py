@@ -5,8 +5,8 @@ nothing tells them apart, so a route keeps one clock: how many bytes each of its
 since the route came into use. A flow ends when that clock has gone as far as the flow is long, and
 a change of rates costs as much as there are routes, however many flows they carry.
 
-Numbers are whole: nanoseconds, and work units so fine that the shares of a port are exact to a
-millionth of a byte a second. So nothing depends on the order of sums.
+Numbers are whole: nanoseconds, and work units so fine that rounding is never seen. So nothing
+depends on the order of sums.
 
 References
 ----------
@@ -23,8 +23,10 @@ from typing import Any
 __all__ = ["Route", "Traffic"]
 
 _NANOSECONDS_PER_SECOND = 10**9
-# A rate of b bytes a second is b << _SHIFT units a nanosecond.
-_SHIFT = 20
+# A rate of b bytes a second is b << _SHIFT units a nanosecond. Shares are rounded down, so a flow
+# counts as ended with less than a millionth of a nanosecond to go.
+_SHIFT = 40
+_SLACK_SHIFT = 20
 _UNITS_PER_BYTE = _NANOSECONDS_PER_SECOND << _SHIFT
 
 
@@ -218,7 +220,8 @@ class Traffic:
             route.due = -1
             route.advance(now)
             targets = route.targets
-            while targets and targets[0][0] <= route.progress:
+            reached = route.progress + (route.rate >> _SLACK_SHIFT)
+            while targets and targets[0][0] <= reached:
                 _, number, owner = heapq.heappop(targets)
                 ended.append((number, owner))
                 route.active -= 1
@@ -296,7 +299,8 @@ class Traffic:
     def _schedule(self, route: Route, now: int) -> None:
         due = -1
         if route.active:
-            due = now - (route.progress - route.targets[0][0]) // route.rate
+            reached = route.progress + (route.rate >> _SLACK_SHIFT)
+            due = now - (reached - route.targets[0][0]) // route.rate
         if due != route.due:
             route.due = due
             if due >= 0:
