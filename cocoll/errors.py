@@ -38,6 +38,7 @@ __all__ = [
     "ReshardError",
     "ScheduleError",
     "SignalMismatchError",
+    "SimulationError",
     "TopologyError",
     "TraceError",
     "TransportError",
@@ -144,6 +145,10 @@ class DependenceError(ScheduleError):
 
 class SignalMismatchError(ScheduleError):
     """Signals and waits, or sends and receives, do not pair up, or can never all be met."""
+
+
+class SimulationError(ScheduleError):
+    """Plans cannot be simulated: they wait for ever, or ranks do not have the roles they are given."""
 
 
 class ReshardError(CocollError):
