@@ -83,12 +83,12 @@ def check_reach(topology: Topology) -> None:
     names = topology.host_names
     for number, host in enumerate(topology.hosts):
         if not host.nics:
-            other = 0 if number else 1
+            pair = sorted((number, 0 if number else 1))
             raise TopologyError(
-                f"hosts {names[number]} and {names[other]} cannot reach each other: "
+                f"hosts {names[pair[0]]} and {names[pair[1]]} cannot reach each other: "
                 f"{names[number]} has no NIC",
                 field=f"hosts[{number}]",
-                hosts=(number, other),
+                hosts=tuple(pair),
             )
     places = dict.fromkeys((place.host, place.nic) for place in topology.placements)
     used = [(host, topology.hosts[host].nics[nic].switch) for host, nic in places]
@@ -98,7 +98,9 @@ def check_reach(topology: Topology) -> None:
         return
     # Every host has a rank, so that some pair of a lost and a found one is on two hosts.
     found = [place for place in used if place[1] in reached]
-    (one, start), (other, end) = next((a, b) for b in lost for a in found if a[0] != b[0])
+    (one, start), (other, end) = next(
+        sorted((near, far)) for far in lost for near in found if near[0] != far[0]
+    )
     raise TopologyError(
         f"hosts {names[one]} and {names[other]} cannot reach each other: no link leads from switch "
         f"{start} to switch {end}",

@@ -70,14 +70,16 @@ def read_topology(text: str, where: str) -> Topology:
     # Which entry of the file each host comes from, and the seats of each host.
     entries: list[int] = []
     seats: list[list[_Seat]] = []
+    ranks = 0
     for number, node in enumerate(fields["hosts"].items()):
-        host, count, of_host = _read_host(node, number)
-        if len(hosts) + count > _MOST:
-            raise node.problem(f"wanted at most {_MOST} hosts in all")
+        host, count, of_host = _read_host(node, len(hosts))
+        ranks += count * len(of_host)
+        if ranks > _MOST:
+            raise node.problem(f"wanted at most {_MOST} ranks in all; got {ranks}")
         hosts += [host] * count
         entries += [number] * count
         seats += [of_host] * count
-    links = fields["links"].items() if "links" in fields else []
+    links = [_read_link(link) for link in fields["links"].items()] if "links" in fields else []
     placements = _place(seats, fields["hosts"])
     source = f"file {where}"
     if "source" in fields:
@@ -87,7 +89,7 @@ def read_topology(text: str, where: str) -> Topology:
             name=fields["name"].text() if "name" in fields else where,
             hosts=tuple(hosts),
             placements=placements,
-            links=tuple([_read_link(link) for link in links]),
+            links=tuple(links),
             source=source,
         )
     except TopologyError as error:
@@ -206,8 +208,6 @@ def _read_gpu(fields: dict[str, Node], host: Host, index: int) -> int | None:
 
 def _place(seats: list[list[_Seat]], hosts: Node) -> tuple[Placement, ...]:
     """Give ranks without a number the next one, and see that each stands once."""
-    if sum(len(of_host) for of_host in seats) > _MOST:
-        raise hosts.problem(f"wanted at most {_MOST} ranks in all")
     placed: dict[int, Placement] = {}
     following = 0
     for host, of_host in enumerate(seats):

@@ -24,14 +24,15 @@ _PING_BYTES = 8
 _WARMUP_PINGS = 5
 _PINGS = 25
 
-# First a short stream, to choose the length of the one that counts: long enough that neither a
-# token bucket's burst nor the start of a TCP connection shows, and 30 of them still take seconds.
-_SHORT_MESSAGES, _SHORT_MESSAGE_BYTES = 8, 64 << 10
+# Streams grow until one takes long enough to say how long the one that counts must be: so long that
+# neither a token bucket's burst nor the start of a TCP connection shows, and that 30 of them still
+# take a few seconds.
 _MESSAGES = 32
-_STREAM_SECONDS = 0.12
-_LEAST_STREAM_BYTES, _MOST_STREAM_BYTES = 512 << 10, 256 << 20
+_FIRST_STREAM_BYTES, _MOST_STREAM_BYTES = 512 << 10, 256 << 20
+_GROWTH = 4
+_LONG_ENOUGH_SECONDS, _STREAM_SECONDS = 0.03, 0.2
 _IN_FLIGHT = 8
-# Of the messages of a stream, those that may still profit from a burst are not timed.
+# Of the messages of a stream, those that may still profit from a burst are not looked at.
 _UNTIMED = 4
 
 _COPY_SECONDS = 0.1
@@ -168,40 +169,50 @@ class _Probe:
         return int.from_bytes(data, "little")
 
     def _send_stream(self, peer: int) -> None:
-        self._send(peer, _SHORT_MESSAGES, _SHORT_MESSAGE_BYTES)
-        self._send(peer, _MESSAGES, self._tell(peer, None))
+        while message_bytes := self._tell(peer, None):
+            buffer = bytearray(message_bytes)
+            requests: list[Any] = []
+            for number in range(_MESSAGES):
+                if number >= _IN_FLIGHT:
+                    self._finish(requests[number - _IN_FLIGHT], peer)
+                requests.append(self._comm.Isend(buffer, peer))
+            for request in requests[-_IN_FLIGHT:]:
+                self._finish(request, peer)
 
     def _receive_stream(self, peer: int) -> int:
-        rate = self._receive(peer, _SHORT_MESSAGES, _SHORT_MESSAGE_BYTES, untimed=1)
-        stream_bytes = min(max(rate * _STREAM_SECONDS, _LEAST_STREAM_BYTES), _MOST_STREAM_BYTES)
-        message_bytes = self._tell(peer, int(stream_bytes) // _MESSAGES)
-        return self._receive(peer, _MESSAGES, message_bytes, untimed=_UNTIMED)
+        """Give the bytes per second that come in, when they have come long enough."""
+        stream_bytes = _FIRST_STREAM_BYTES
+        while True:
+            rate, seconds = self._receive(peer, stream_bytes // _MESSAGES)
+            if seconds >= _LONG_ENOUGH_SECONDS or stream_bytes >= _MOST_STREAM_BYTES:
+                break
+            stream_bytes *= _GROWTH
+        stream_bytes = min(int(stream_bytes / seconds * _STREAM_SECONDS), _MOST_STREAM_BYTES)
+        if seconds < _STREAM_SECONDS:
+            rate, _ = self._receive(peer, max(stream_bytes // _MESSAGES, 1))
+        self._tell(peer, 0)
+        return rate
 
-    def _send(self, peer: int, messages: int, message_bytes: int) -> None:
-        buffer = bytearray(message_bytes)
-        requests: list[Any] = []
-        for number in range(messages):
-            if number >= _IN_FLIGHT:
-                self._finish(requests[number - _IN_FLIGHT], peer)
-            requests.append(self._comm.Isend(buffer, peer))
-        for request in requests[-_IN_FLIGHT:]:
-            self._finish(request, peer)
-
-    def _receive(self, peer: int, messages: int, message_bytes: int, *, untimed: int) -> int:
-        """Give the bytes per second at which messages came, but for the first ones."""
-        window = min(_IN_FLIGHT, messages)
-        buffers = [bytearray(message_bytes) for _ in range(window)]
+    def _receive(self, peer: int, message_bytes: int) -> tuple[int, float]:
+        """Give the bytes per second of a stream but for its start, and how long all of it took."""
+        started = time.perf_counter_ns()
+        self._tell(peer, message_bytes)
+        buffers = [bytearray(message_bytes) for _ in range(_IN_FLIGHT)]
         requests = [self._comm.Irecv(buffer, peer) for buffer in buffers]
-        started = 0
-        for number in range(messages):
-            self._finish(requests[number % window], peer)
-            if number + 1 == untimed:
-                started = time.perf_counter_ns()
-            if number + window < messages:
-                slot = number % window
+        times = []
+        for number in range(_MESSAGES):
+            slot = number % _IN_FLIGHT
+            self._finish(requests[slot], peer)
+            times.append(time.perf_counter_ns())
+            if number + _IN_FLIGHT < _MESSAGES:
                 requests[slot] = self._comm.Irecv(buffers[slot], peer)
-        taken = max(1, time.perf_counter_ns() - started)
-        return max(1, (messages - untimed) * message_bytes * 10**9 // taken)
+        # A receiver that was not running sees messages late, in a heap. From pairs of messages half
+        # a stream apart, the usual time between them is right however many such heaps there were.
+        timed = times[_UNTIMED:]
+        half = len(timed) // 2
+        apart = sorted(timed[index + half] - timed[index] for index in range(len(timed) - half))
+        rate = half * message_bytes * 10**9 // max(1, apart[len(apart) // 2])
+        return max(1, rate), (times[-1] - started) / 10**9
 
     def measure_copies(self, neighbours: int) -> int:
         """Copy at the same time as all other ranks; give the bytes read and written a second."""

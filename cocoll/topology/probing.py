@@ -1,7 +1,7 @@
 """What `cocoll topo --probe` measures between whom, and what follows from it. Pure.
 
 Messages go between two hosts at a time for each NIC, so that the slowest port on the way is all
-that limits them. A port is then as fast as the fastest message that crossed it.
+that limits them. A port is then as fast as the fastest messages that crossed it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ __all__ = ["Sample", "apply_samples", "level", "schedule_pairs"]
 # Ports that differ by less are taken to be equal: no measurement tells them apart, and equal hosts
 # are planned and simulated once.
 _RATE_TOLERANCE = 0.08
-_LATENCY_TOLERANCE = 0.5
+_LATENCY_TOLERANCE = 1.0
+# A message that is slower than the fastest by more was held up elsewhere.
+_HELD_UP = 0.85
 
 
 class Sample(NamedTuple):
@@ -118,23 +120,27 @@ def apply_samples(
     Topology
         A NIC that no message crossed stays as it was.
     """
-    leaving: dict[tuple[int, int], int] = {}
-    entering: dict[tuple[int, int], int] = {}
-    latencies: dict[tuple[int, int], int] = {}
+    leaving: dict[tuple[int, int], list[int]] = {}
+    entering: dict[tuple[int, int], list[int]] = {}
+    halves: dict[tuple[int, int], list[int]] = {}
     for sample in samples:
         source, destination = (
             topology.placements[rank] for rank in (sample.source_rank, sample.destination_rank)
         )
-        ends = (source.host, source.nic), (destination.host, destination.nic)
-        for end, rates in zip(ends, (leaving, entering), strict=True):
-            rates[end] = max(rates.get(end, 0), sample.bytes_per_second)
-        for end in ends:
-            half = max(0, sample.latency_nanoseconds - _between(topology, sample)) // 2
-            latencies[end] = min(latencies.get(end, half), half)
+        start, end = (source.host, source.nic), (destination.host, destination.nic)
+        leaving.setdefault(start, []).append(sample.bytes_per_second)
+        entering.setdefault(end, []).append(sample.bytes_per_second)
+        half = max(0, sample.latency_nanoseconds - _between(topology, sample)) // 2
+        halves.setdefault(start, []).append(half)
+        halves.setdefault(end, []).append(half)
     # A port has one bandwidth for both directions: the one that both reach.
-    rates = {end: min(leaving[end], entering[end]) for end in leaving if end in entering}
+    rates = {
+        nic: min(_fastest(leaving[nic]), _fastest(entering[nic]))
+        for nic in leaving
+        if nic in entering
+    }
     rates = level(rates, _RATE_TOLERANCE)
-    latencies = level(latencies, _LATENCY_TOLERANCE)
+    latencies = level({nic: _middle(times) for nic, times in halves.items()}, _LATENCY_TOLERANCE)
     memory = level(memory_bytes_per_second, 2 * _RATE_TOLERANCE)
     shared: dict[Host, Host] = {}
     hosts = []
@@ -149,6 +155,15 @@ def apply_samples(
         made = replace(host, nics=nics, memory=port)
         hosts.append(shared.setdefault(made, made))
     return replace(topology, hosts=tuple(hosts), source="measured by cocoll topo --probe")
+
+
+def _middle(values: Sequence[int]) -> int:
+    return sorted(values)[(len(values) - 1) // 2]
+
+
+def _fastest(rates: Sequence[int]) -> int:
+    """Give what a port carries: the usual rate of messages that nothing else has held up."""
+    return _middle([rate for rate in rates if rate >= _HELD_UP * max(rates)])
 
 
 def _between(topology: Topology, sample: Sample) -> int:
