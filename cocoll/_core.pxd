@@ -1,6 +1,6 @@
 """The C interface: what `_core` binds, and what embedders may cimport."""
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 from libcpp cimport bool as cbool
 from libcpp.memory cimport shared_ptr, unique_ptr
 from libcpp.string cimport string
@@ -25,6 +25,56 @@ cdef extern from "kernels/abi.h" nogil:
 
     ctypedef void (*cocoll_reduce_fn)(const void*) noexcept nogil
     ctypedef void (*cocoll_prepare_fn)(const double*, double*) noexcept nogil
+
+
+ctypedef int (*mpi_isend)(const void*, int, intptr_t, int, int, intptr_t, void*) noexcept nogil
+ctypedef int (*mpi_irecv)(void*, int, intptr_t, int, int, intptr_t, void*) noexcept nogil
+ctypedef int (*mpi_test)(void*, int*, void*) noexcept nogil
+ctypedef int (*mpi_on_request)(void*) noexcept nogil
+ctypedef int (*mpi_error_string)(int, char*, int*) noexcept nogil
+
+
+cdef extern from "host/thread_wire.h" namespace "cocoll::host" nogil:
+    ctypedef intptr_t MpiHandle
+
+    cdef cppclass Wire:
+        pass
+
+    cdef cppclass MpiTable:
+        mpi_isend isend
+        mpi_irecv irecv
+        mpi_test test
+        mpi_on_request cancel
+        mpi_on_request request_free
+        mpi_error_string error_string
+        MpiHandle byte_type
+        MpiHandle communicator
+        int any_source
+
+    cdef cppclass MpiWire(Wire):
+        MpiWire(const MpiTable& table, vector[int] ranks, int first_tag)
+
+    cdef cppclass WireCallbacks:
+        void* context
+        cbool (*send)(void*, int32_t, int32_t, const void*, int64_t, uint64_t*) noexcept
+        cbool (*receive)(void*, int32_t, int32_t, void*, int64_t, uint64_t*) noexcept
+        int (*test)(void*, uint64_t*) noexcept
+        cbool (*cancel)(void*, uint64_t*, cbool) noexcept
+        const char* (*error)(void*) noexcept
+        void (*release)(void*) noexcept
+
+    cdef cppclass CallbackWire(Wire):
+        CallbackWire(const WireCallbacks& callbacks)
+
+    cdef cppclass HostThreadNetwork "cocoll::host::ThreadNetwork":
+        HostThreadNetwork(int32_t world_size, uint64_t seed)
+        int64_t bytes() const
+        int64_t messages() const
+        void lose(int32_t rank)
+
+    cdef cppclass ThreadWire(Wire):
+        ThreadWire(shared_ptr[HostThreadNetwork] network, vector[int] ranks, int32_t rank,
+                   int32_t first_tag)
 
 
 cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
@@ -104,6 +154,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         int32_t world_size
         int32_t pid
         FlightRecord flight[256]
+        FlightRecord* mirror()
 
         @staticmethod
         size_t bytes(int32_t world_size)
@@ -112,6 +163,11 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         Segment* segment
         char* base
         Control* control
+
+    cdef cppclass WaitPolicy:
+        pass
+
+    WaitPolicy make_wait_policy(cbool oversubscribed)
 
     cdef cppclass Endpoint:
         int32_t rank
@@ -122,8 +178,16 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         Segment* commons
         uint64_t sequence
         int32_t culprit
+        WaitPolicy policy
         vector[Peer] peers
+        string detail
+        cbool abandoned
+        vector[int32_t] neighbours
         int attach_segment(int32_t peer, const SegmentTicket& ticket)
+        void detach_segment(int32_t peer)
+        void connect(const vector[int32_t]& hosts, shared_ptr[Wire] wire)
+        cbool spans_hosts() const
+        int32_t leader() const
         uint64_t reference(const void* data, int64_t nbytes) const
         char* region(int32_t peer, int64_t offset_bytes) const
         Control* own() const
@@ -156,10 +220,29 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         cbool has_mapped
         cbool has_staged
         cocoll_reduce_fn reduce
+        cocoll_reduce_fn partial
         cocoll_prepare_fn prepare
         int32_t derived_count
         int32_t result_count
         uint8_t algorithm
+        uint64_t number
+
+    cdef cppclass StepTime:
+        uint64_t sequence
+        uint64_t program
+        int64_t begin_nanoseconds
+        int64_t end_nanoseconds
+        int64_t iteration
+        int64_t bytes
+        int32_t step
+        int32_t mapped
+
+    cdef cppclass Recording:
+        cbool is_on() const
+        void start()
+        void stop()
+        int64_t dropped() const
+        const vector[StepTime]& entries() const
 
     cdef cppclass Invocation:
         HostProgram* program
@@ -178,6 +261,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
 
     cdef cppclass Execution:
         int64_t streaming_bytes
+        Recording recording
         Status begin(Invocation* invocation)
         Status resume()
         uint64_t sequence() const
@@ -246,6 +330,7 @@ cdef class Program:
     cdef shared_ptr[HostProgram] host
     cdef readonly object facts
     cdef uint64_t last_used
+    cdef object __weakref__
 
 
 cdef class CommunicatorBase:
@@ -265,6 +350,8 @@ cdef class CommunicatorBase:
     cdef int program_limit
     cdef uint64_t fork_generation
     cdef list freed_blocks
+    cdef object numbered
+    cdef uint64_t program_count
     cdef object __weakref__
 
     cdef int check_usable(self) except -1

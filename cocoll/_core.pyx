@@ -7,22 +7,25 @@ which `cocoll` hands in at import, plan and prepare it.
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.buffer cimport (
     PyBUF_FULL_RO, PyBuffer_FillInfo, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer,
 )
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from cpython.ref cimport Py_DECREF, PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport errno
 from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memcpy, strerror
 from libcpp cimport bool as cbool
 from libcpp.memory cimport make_shared, shared_ptr
+from libcpp.string cimport string
+from libcpp.vector cimport vector
 
 import sys
 from contextvars import ContextVar
+from weakref import WeakValueDictionary
 
 from cocoll.errors import (
     BufferMismatchError, BufferOverlapError, ClosedError, CommTimeoutError, DTypeError,
@@ -102,19 +105,21 @@ cdef object _dtype_label(int code):
 
 
 include "host/arrays.pxi"
+include "host/wire.pxi"
 include "host/session.pxi"
 include "host/calls.pxi"
 include "host/fused.pxi"
 
 
 cdef Program _make_program(CommunicatorBase comm, object mapped, object staged, size_t reduce,
-                           size_t prepare, int derived_count, int result_count, int algorithm,
-                           object facts):
+                           size_t partial, size_t prepare, int derived_count, int result_count,
+                           int algorithm, object facts):
     cdef Program program = Program.__new__(Program)
     cdef HostProgram* host
     program.host = make_shared[HostProgram]()
     host = program.host.get()
     host.reduce = <cocoll_reduce_fn>reduce
+    host.partial = <cocoll_reduce_fn>partial
     host.prepare = <cocoll_prepare_fn>prepare
     host.derived_count = derived_count
     host.result_count = result_count
@@ -146,8 +151,9 @@ cdef class Program:
         Whose rank, world_size and scratch the plans are for.
     mapped, staged : bytes or None
         The packed plans for symmetric and for ordinary arrays.
-    reduce_address, prepare_address : int
-        The kernel's entry points, 0 where there is none.
+    reduce_address, partial_address, prepare_address : int
+        The kernels' entry points, 0 where there is none; `partial_address` is the one that reduces
+        what another reduce goes on with.
     derived_count, result_count, algorithm : int
         What the kernel derives, what it stores, and the algorithm's number in flight records.
     facts : object
@@ -160,7 +166,7 @@ cdef class Program:
     """
 
     def __init__(self, CommunicatorBase comm, mapped, staged, *, size_t reduce_address=0,
-                 size_t prepare_address=0, int derived_count=0, int result_count=1,
+                 size_t partial_address=0, size_t prepare_address=0, int derived_count=0, int result_count=1,
                  int algorithm=0, facts=None):
         cdef Program made
         if derived_count > kMaxScalars or result_count > kMaxResults:
@@ -168,10 +174,13 @@ cdef class Program:
                 f"an epilogue has at most {kMaxScalars} derived scalars and {kMaxResults} results; "
                 f"got {derived_count} and {result_count}"
             )
-        made = _make_program(comm, mapped, staged, reduce_address, prepare_address, derived_count,
-                             result_count, algorithm, facts)
+        made = _make_program(comm, mapped, staged, reduce_address, partial_address,
+                             prepare_address, derived_count, result_count, algorithm, facts)
         self.host = made.host
         self.facts = facts
+        comm.program_count += 1
+        self.host.get().number = comm.program_count
+        comm.numbered[comm.program_count] = self
 
 
 def allreduce(x, op="sum", *, out=None, comm=None, stream=None, dtype=None):
@@ -472,7 +481,7 @@ cdef int _exchange_blocks(CommunicatorBase comm, int purpose, bytearray own,
     cdef Call call = _bind_simple(comm, _ALLGATHER, own, "sum", everything, None, None, "block")
     call.invocation.signature.kind = _EXCHANGE
     call.invocation.signature.root = purpose
-    _run(comm, &call.invocation)
+    _run(comm, &call.invocation, call)
     call.release()
     return 0
 

@@ -14,11 +14,13 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from cocoll import _core
 from cocoll.errors import CommTimeoutError, PeerLostError, RankError, UnsupportedError, UsageError
+from cocoll.wire import Carrier, MpiCarrier, ThreadCarrier
 
 __all__ = [
     "Bootstrap",
@@ -91,6 +93,10 @@ class MpiBootstrap:
         """Wait for all ranks."""
         self._comm.Barrier()
 
+    def make_carrier(self) -> Carrier:
+        """Give what carries messages between hosts; collective the first time."""
+        return MpiCarrier(self._comm)
+
 
 class TorchBootstrap:
     """The ranks of a torch.distributed process group.
@@ -121,7 +127,13 @@ class TorchBootstrap:
 
 
 class _ThreadGroup:
-    def __init__(self, world_size: int, timeout_seconds: float) -> None:
+    def __init__(
+        self, world_size: int, timeout_seconds: float, hosts: Sequence[int] | None, seed: int
+    ) -> None:
+        if hosts is not None and len(hosts) != world_size:
+            raise UsageError(f"wanted the host of each of {world_size} ranks; got {len(hosts)}")
+        self.hosts = None if hosts is None else tuple(hosts)
+        self.network = None if hosts is None else _core.ThreadNetwork(world_size, seed)
         self.slots: list[bytes] = [b""] * world_size
         self.barrier = threading.Barrier(world_size)
         self.timeout_seconds = timeout_seconds
@@ -136,7 +148,14 @@ class ThreadBootstrap:
         self.world_size = len(group.slots)
 
     @classmethod
-    def create(cls, world_size: int, timeout_seconds: float = 600.0) -> list[ThreadBootstrap]:
+    def create(
+        cls,
+        world_size: int,
+        timeout_seconds: float = 600.0,
+        *,
+        hosts: Sequence[int] | None = None,
+        seed: int = 0,
+    ) -> list[ThreadBootstrap]:
         """Make one bootstrap per rank; give each to a thread of its own.
 
         Parameters
@@ -145,13 +164,18 @@ class ThreadBootstrap:
             How many ranks.
         timeout_seconds : float, default 600
             How long a rank waits for the others to be made.
+        hosts : sequence of int, optional
+            Lets the ranks behave as if they were on these hosts: memory is mapped inside one only,
+            and between them go messages. Default: one host.
+        seed : int, default 0
+            Of the times that messages take.
 
         Returns
         -------
         list of ThreadBootstrap
             In rank order.
         """
-        group = _ThreadGroup(world_size, timeout_seconds)
+        group = _ThreadGroup(world_size, timeout_seconds, hosts, seed)
         return [cls(group, rank) for rank in range(world_size)]
 
     def allgather(self, data: bytes) -> list[bytes]:
@@ -172,6 +196,22 @@ class ThreadBootstrap:
                 f"gave up or did not come within {self._group.timeout_seconds} s",
                 rank=-1,
             ) from None
+
+    def shares_host(self, peer: int) -> bool:
+        """Whether a rank may be on this one's host."""
+        hosts = self._group.hosts
+        return hosts is None or hosts[peer] == hosts[self.rank]
+
+    @property
+    def network(self) -> _core.ThreadNetwork | None:
+        """What messages between emulated hosts go through."""
+        return self._group.network
+
+    def make_carrier(self) -> Carrier | None:
+        """Give what carries messages between emulated hosts."""
+        if self._group.network is None:
+            return None
+        return ThreadCarrier(self._group.network, tuple(range(self.world_size)))
 
     def give_up(self) -> None:
         """Let the other threads' waits fail: this rank will not come."""
@@ -360,11 +400,22 @@ class DerivedBootstrap:
         The parent's ranks that belong to the child, in the child's order.
     rank : int
         This rank in the child.
+    shares_host : callable
+        Whether a rank of the parent is on this one's host.
+    carrier : Carrier, optional
+        The parent's.
     """
 
     def __init__(
-        self, exchange: Callable[[bytes], list[bytes]], members: list[int], rank: int
+        self,
+        exchange: Callable[[bytes], list[bytes]],
+        members: list[int],
+        rank: int,
+        shares_host: Callable[[int], bool],
+        carrier: Carrier | None,
     ) -> None:
+        self._shares_host = shares_host
+        self._carrier = None if carrier is None else carrier.derive(members)
         self._exchange = exchange
         self._members = members
         self.rank = rank
@@ -378,6 +429,14 @@ class DerivedBootstrap:
     def barrier(self) -> None:
         """Wait for all ranks of the parent."""
         self._exchange(b"")
+
+    def shares_host(self, peer: int) -> bool:
+        """Whether a member is on this one's host: what was found for the parent holds."""
+        return self._shares_host(self._members[peer])
+
+    def make_carrier(self) -> Carrier | None:
+        """Give what carries messages between hosts."""
+        return self._carrier
 
 
 def _read(link: socket.socket, length: int) -> bytes:

@@ -22,12 +22,20 @@ from cocoll.errors import CocollError, CompilerNotFoundError, KernelError, Usage
 from cocoll.failure import OP_LABELS, Kind, Option, Purpose, make_failure
 from cocoll.kernels.build import Kernel, KernelSpec
 from cocoll.stream import is_cuda_stream, resolve_stream
-from cocoll.variants import ALGORITHMS, Variants, choose_variants
+from cocoll.variants import ALGORITHMS, Variants, choose_for_hosts, choose_variants
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
 
 __all__ = ["Facts", "SlowPath"]
+
+_INTEGERS = (DType.INT32, DType.INT64, DType.UINT8)
+_REDUCING = (
+    Kind.ALLREDUCE,
+    Kind.REDUCE_SCATTER,
+    Kind.ALLREDUCE_FUSED,
+    Kind.REDUCE_SCATTER_FUSED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +263,12 @@ class SlowPath:
         kind, dtype = Kind(kind_code), DType(dtype_code)
         itemsize = dtype.itemsize_bytes
         spec = ReduceSpec(itemsize, (itemsize,))
-        variants = choose_variants(
-            comm.rank, comm.world_size, comm.tuning, kind, spec, size_class, root, Option(options)
-        )
+        variants = _choose(comm, kind, op, dtype, spec, size_class, root, Option(options))
         kernel = None
         if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
             kernel = comm._kernels.load(KernelSpec(OP_LABELS[op], dtype, None))
         facts = Facts(variants.algorithm, options, result_dtypes=(dtype,))
-        return _make_program(comm, variants, kernel, facts)
+        return _make_program(comm, variants, kernel, _partial_kernel(comm, op, dtype), facts)
 
     @staticmethod
     def prepare_fused(
@@ -304,9 +310,7 @@ class SlowPath:
                     f"reduce_scatter_fused gathers nothing, and the epilogue updates replicated "
                     f"arrays ({', '.join(gathered)}); name them in sharded=, or use allreduce_fused"
                 )
-        variants = choose_variants(
-            comm.rank, comm.world_size, comm.tuning, kind, spec, size_class, -1, Option(options)
-        )
+        variants = _choose(comm, kind, op, dtype, spec, size_class, -1, Option(options))
         kernel = _load_on_all_ranks(comm, KernelSpec(OP_LABELS[op], dtype, traced))
         facts = Facts(
             variants.algorithm,
@@ -322,17 +326,60 @@ class SlowPath:
             scalars=tuple(scalar.name for scalar in traced.scalars),
             defaults=tuple(scalar.default for scalar in traced.scalars),
         )
-        return _make_program(comm, variants, kernel, facts)
+        return _make_program(comm, variants, kernel, _partial_kernel(comm, op, dtype), facts)
+
+
+def _choose(
+    comm: Communicator,
+    kind: Kind,
+    op: int,
+    dtype: DType,
+    spec: ReduceSpec,
+    size_class: int,
+    root: int,
+    options: Option,
+) -> Variants:
+    """Choose the algorithm of a call, for the ranks' hosts."""
+    if comm.hosts is None:
+        return choose_variants(
+            comm.rank, comm.world_size, comm.tuning, kind, spec, size_class, root, options
+        )
+    # An average of integers is the exact sum divided once: sums of hosts would wrap before.
+    rank_order = OP_LABELS[op] == "avg" and dtype in _INTEGERS and kind in _REDUCING
+    return choose_for_hosts(
+        comm.rank,
+        comm.topology,
+        comm.tuning,
+        kind,
+        spec,
+        size_class,
+        root,
+        options,
+        rank_order=rank_order,
+    )
+
+
+def _partial_kernel(comm: Communicator, op: int, dtype: DType) -> Kernel | None:
+    """Give what sums up a host's own values before they go to another host."""
+    if comm.hosts is None:
+        return None
+    label = OP_LABELS[op]
+    return comm._kernels.load(KernelSpec("sum" if label == "avg" else label, dtype, None))
 
 
 def _make_program(
-    comm: Communicator, variants: Variants, kernel: Kernel | None, facts: Facts
+    comm: Communicator,
+    variants: Variants,
+    kernel: Kernel | None,
+    partial: Kernel | None,
+    facts: Facts,
 ) -> _core.Program:
     return _core.Program(
         comm,
         None if variants.mapped is None else variants.mapped.pack(),
         variants.staged.pack(),
         reduce_address=0 if kernel is None else kernel.reduce_address,
+        partial_address=0 if partial is None else partial.reduce_address,
         prepare_address=0 if kernel is None else kernel.prepare_address,
         derived_count=0 if kernel is None else kernel.derived_count,
         result_count=len(facts.results),

@@ -8,8 +8,6 @@ import json
 import math
 import operator
 import os
-import resource
-import secrets
 import sys
 import weakref
 from collections.abc import Callable, Iterable
@@ -21,6 +19,7 @@ from cocoll import _core
 from cocoll.array import describe_array
 from cocoll.bootstrap import Bootstrap, DerivedBootstrap, choose_bootstrap, find_launcher
 from cocoll.config import Settings
+from cocoll.connection import connect
 from cocoll.device.array import is_on_device
 from cocoll.dtypes import DType
 from cocoll.errors import RankError, UnsupportedError, UsageError
@@ -29,7 +28,7 @@ from cocoll.kernels.build import KernelLoader, KernelSpec
 from cocoll.plan import Aliasing, Plan, Relation, verify
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
 from cocoll.symmetric import SymmetricMemory
-from cocoll.topology.host import available_cpus, last_level_cache_bytes, memory_bytes
+from cocoll.topology.gather import assemble, local_facts
 from cocoll.tuning import Tuning
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
     from cocoll.cuda.binding import BoundDeviceOperation
     from cocoll.cuda.toolkit import Toolkit
     from cocoll.device.side import DeviceSide
+    from cocoll.topology.graph import Topology
+    from cocoll.wire import Carrier
 
 __all__ = ["Communicator", "PlanFacts", "init"]
 
@@ -90,6 +91,12 @@ class Communicator(_core.CommunicatorBase):
 
     _side: DeviceSide | None = None
     _toolkit: Toolkit | None = None
+    _kernels: KernelLoader
+    _crowded: bool
+    #: The host of every rank, by number; None where all ranks are on one.
+    hosts: tuple[int, ...] | None = None
+    _carrier: Carrier | None = None
+    _topology: Topology | None = None
 
     def __init__(
         self,
@@ -107,80 +114,28 @@ class Communicator(_core.CommunicatorBase):
         self._connect(bootstrap, crowded=False)
 
     @classmethod
-    def _derive(cls, parent: Communicator, bootstrap: Bootstrap) -> Communicator:
+    def _derive(
+        cls, parent: Communicator, bootstrap: Bootstrap, members: list[int]
+    ) -> Communicator:
         made = cls.__new__(cls)
         made.settings = parent.settings
         made._tuning = parent._tuning
         made._launcher_pid = parent._launcher_pid
         made._toolkit = parent._toolkit
-        made._connect(bootstrap, crowded=parent._crowded)
+        topology = parent._topology
+        made._connect(
+            bootstrap,
+            crowded=parent._crowded,
+            topology=None if topology is None else topology.subset(members),
+        )
         return made
 
     # --- Making. ---
 
-    def _connect(self, bootstrap: Bootstrap, *, crowded: bool) -> None:
-        rank, world_size = bootstrap.rank, bootstrap.world_size
-        self._kernels = KernelLoader.from_settings(self.settings)
-        facts = {
-            "token": secrets.randbits(63),
-            "tuning": [getattr(self._tuning, name) for name in Tuning.__slots__],
-            "isa": self._kernels.isa,
-            "cpus": available_cpus().ids,
-            "quota": available_cpus().quota,
-        }
-        everyone = [json.loads(data) for data in bootstrap.allgather(json.dumps(facts).encode())]
-        self._tuning = Tuning(*everyone[0]["tuning"])
-        token = everyone[0]["token"]
-        self._kernels.restrict([entry["isa"] for entry in everyone])
-        cpus = len(set().union(*(entry["cpus"] for entry in everyone)))
-        quota = min(entry["quota"] for entry in everyone)
-        self._crowded = crowded or world_size > min(cpus, quota)
-        reserved = _reservation_bytes(world_size)
-        ticket, error = b"", ""
-        try:
-            ticket = self._open(
-                rank,
-                world_size,
-                # What is small enough for a line may still be too much for it: several results.
-                small_bytes=max(self._tuning.inline_bytes, self._tuning.one_shot_bytes),
-                staging_bytes=self._tuning.staging_bytes,
-                inline_bytes=self._tuning.inline_bytes,
-                one_shot_bytes=self._tuning.one_shot_bytes,
-                streaming_bytes=last_level_cache_bytes() // 2,
-                oversubscribed=self._crowded,
-                timeout_seconds=self.settings.timeout_seconds,
-                reserved_bytes=reserved,
-                token=token,
-                program_limit=self._tuning.programs,
-                launcher_pid=self._launcher_pid,
-            )
-        except OSError as failure:
-            error = f"{failure}"
-        tickets = _agree_all(bootstrap, ticket, error)
-        foreign = [
-            peer
-            for peer, data in enumerate(tickets)
-            if peer != rank and self._attach(peer, data) != 0
-        ]
-        problem = f"rank {rank} cannot map the memory of rank {foreign[0]}" if foreign else ""
-        try:
-            _agree_all(bootstrap, b"", problem)
-        except OSError as failure:
-            raise UnsupportedError(
-                f"{failure}: a communicator needs all its ranks on one host, under one user"
-            ) from None
-        commons, error = b"", ""
-        try:
-            commons = self._create_commons(reserved) if rank == 0 else b""
-        except OSError as failure:
-            error = f"{failure}"
-        commons = _agree_all(bootstrap, commons, error)[0]
-        try:
-            if rank != 0:
-                self._attach_commons(commons)
-        except OSError as failure:
-            error = f"{failure}"
-        _agree_all(bootstrap, b"", error)
+    def _connect(
+        self, bootstrap: Bootstrap, *, crowded: bool, topology: Topology | None = None
+    ) -> None:
+        connect(self, bootstrap, crowded=crowded, topology=topology)
         self._memory = SymmetricMemory(self._heap_start())
         self._opened()
         # At exit a rank says that it leaves, and with an exception under way that it gives up, so
@@ -195,6 +150,17 @@ class Communicator(_core.CommunicatorBase):
     def tuning(self) -> Tuning:
         """The algorithm limits that hold on all ranks."""
         return self._tuning
+
+    @property
+    def topology(self) -> Topology:
+        """Hosts, ports and ranks: COCOLL_TOPOLOGY's, else what the ranks have found.
+
+        On one host it is asked for when it is first wanted. Local.
+        """
+        if self._topology is None:
+            facts = local_facts()
+            self._topology = assemble([facts] * self.world_size, [0] * self.world_size)
+        return self._topology
 
     @property
     def oversubscribed(self) -> bool:
@@ -477,7 +443,13 @@ class Communicator(_core.CommunicatorBase):
         def exchange(data: bytes) -> list[bytes]:
             return _core.exchange(self, purpose, data)
 
-        return Communicator._derive(self, DerivedBootstrap(exchange, members, rank))
+        hosts = self.hosts
+
+        def shares_host(peer: int) -> bool:
+            return hosts is None or hosts[peer] == hosts[self.rank]
+
+        bootstrap = DerivedBootstrap(exchange, members, rank, shares_host, self._carrier)
+        return Communicator._derive(self, bootstrap, members)
 
     # --- Its end. ---
 
@@ -568,25 +540,6 @@ def _leave_at_exit(reference: weakref.ref[Communicator]) -> Callable[[], None]:
         comm._leave()
 
     return leave
-
-
-def _agree_all(bootstrap: Bootstrap, data: bytes, error: str) -> list[bytes]:
-    # Every rank raises if one has failed.
-    everyone = bootstrap.allgather(json.dumps(error).encode() + b"\n" + data)
-    parts = [entry.split(b"\n", 1) for entry in everyone]
-    for rank, (text, _) in enumerate(parts):
-        message = json.loads(text)
-        if message:
-            raise OSError(f"rank {rank}: {message}")
-    return [payload for _, payload in parts]
-
-
-def _reservation_bytes(world_size: int) -> int:
-    # Address space, not memory: what one rank's segment can ever grow to.
-    reserved = memory_bytes()
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    space = (1 << 46) if limit == resource.RLIM_INFINITY else limit // 4
-    return max(64 << 20, min(reserved, space // (world_size + 1)))
 
 
 def init(

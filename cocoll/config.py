@@ -88,6 +88,10 @@ def _is_name(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
+def _is_file_or_preset(value: object) -> bool:
+    return _is_name(value)
+
+
 def _is_log_level(value: object) -> bool:
     return value in _LOG_LEVELS
 
@@ -136,12 +140,18 @@ _SPECS = {
     ),
     "topology": _Spec(
         "COCOLL_TOPOLOGY",
-        _parse_path,
-        _is_path,
-        "a path",
-        "reserved, without effect in this release; planned: a JSON file with facts about hosts and "
-        "links, instead of the ones that are gathered",
-        reserved=True,
+        str,
+        _is_file_or_preset,
+        "a topology file (JSON), or a preset such as dgx-h100:4",
+        "hosts, ports and ranks of the job, instead of what its ranks find",
+    ),
+    "mpi_persistent": _Spec(
+        "COCOLL_MPI_PERSISTENT",
+        _parse_flag,
+        _is_flag,
+        "1 or 0",
+        "send messages between hosts through mpi4py's persistent requests even where the functions "
+        "of MPI itself can be called",
     ),
     "trace": _Spec(
         "COCOLL_TRACE",
@@ -168,9 +178,8 @@ _SPECS = {
 class Settings:
     """The settings of one communicator, immutable.
 
-    Use :meth:`from_environment`; the constructor takes the values as they are. `no_cma`,
-    `topology`, `trace` and `log` are reserved: they are read and checked, and have no effect in
-    this release.
+    Use :meth:`from_environment`; the constructor takes the values as they are. `no_cma`, `trace`
+    and `log` are reserved: they are read and checked, and have no effect in this release.
 
     Parameters
     ----------
@@ -184,8 +193,10 @@ class Settings:
         The ISA level to run at; None picks the best one that the processor has.
     no_cma : bool, default False
         Reserved: whether to leave cross-memory attach alone. Nothing uses it yet.
-    topology : Path, optional
-        Reserved: a JSON file with the facts about the machine. It is not opened yet.
+    topology : str, optional
+        A topology file or a preset; None leaves it to what the ranks find.
+    mpi_persistent : bool, default False
+        Whether messages between hosts go through mpi4py's persistent requests.
     trace : Path, optional
         Reserved: where to write a Chrome trace of every operation. None is written yet.
     log : str, default "warning"
@@ -199,7 +210,8 @@ class Settings:
     no_compile: bool = False
     isa: str | None = None
     no_cma: bool = False
-    topology: Path | None = None
+    topology: str | None = None
+    mpi_persistent: bool = False
     trace: Path | None = None
     log: str = "warning"
     origins: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
@@ -291,7 +303,11 @@ def _checked_text(text: str, spec: _Spec) -> Any:
 
 
 def _checked_argument(name: str, given: Any, spec: _Spec) -> Any:
-    value = Path(given) if spec.check is _is_path and isinstance(given, str) else given
+    value = given
+    if spec.check is _is_path and isinstance(given, str):
+        value = Path(given)
+    elif spec.check is _is_file_or_preset and isinstance(given, Path):
+        value = str(given)
     if not spec.check(value):
         raise UsageError(
             f"{name}: wanted {spec.allowed}; got {given!r}", variable=name, value=given

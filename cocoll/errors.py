@@ -98,6 +98,10 @@ class UnsupportedError(UsageError):
     """A legal request that this build, machine or version cannot serve."""
 
 
+class TopologyError(UsageError):
+    """A topology that cannot be: a bad file, an unknown preset, ranks with no way to each other."""
+
+
 class TraceError(UsageError):
     """A Python function could not be traced into an epilogue; carries the offending line."""
 
@@ -149,10 +153,6 @@ class SimulationError(ScheduleError):
 
 class ReshardError(CocollError):
     """No such sharding, or no way from one to the other (planned: nothing raises it yet)."""
-
-
-class TopologyError(CocollError):
-    """No such device, or no path between two (planned: nothing raises it yet)."""
 
 
 class TransportError(CocollError):

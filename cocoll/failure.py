@@ -149,7 +149,7 @@ def describe_waits(pages: list[dict[str, Any]]) -> str:
             doing = f"{verb} {describe_operation(last['flight'])}, operation {last['sequence']}"
             if page["waiting"] is not None:
                 peer, flag, _ = page["waiting"]
-                point = "to arrive" if flag < 0 else f"to signal ({_flag_label(flag)})"
+                point = _AWAITED.get(flag) or f"to signal ({_flag_label(flag)})"
                 doing += f", waiting for rank {peer} {point}"
         else:
             doing = (
@@ -158,6 +158,15 @@ def describe_waits(pages: list[dict[str, Any]]) -> str:
             )
         lines.append(f"  rank {page['rank']} (pid {page['pid']}) {doing}")
     return "\n".join(lines)
+
+
+# The numbers of ``host/endpoint.h``.
+_AWAITED = {
+    -1: "to arrive",
+    -2: "and its host to arrive",
+    -3: "to say that all hosts have arrived",
+    -4: "to send or receive a message",
+}
 
 
 def _flag_label(flag: int) -> str:
@@ -225,15 +234,20 @@ def _transport_failure(
             reason = AbortReason(code)
     closed = "The communicator is closed; the ranks that are left may make a new one"
     if reason is AbortReason.TIMEOUT:
-        waits = describe_waits([comm._inspect(rank) for rank in range(comm.world_size)])
+        pages = [comm._inspect(rank) for rank in range(comm.world_size)]
+        # Those of other hosts cannot be seen from here.
+        waits = describe_waits([page for page in pages if page is not None])
         return CommTimeoutError(
             f"rank {me} gave up {what}: rank {culprit} did not come within "
             f"{comm.timeout_seconds:g} s. {closed}\n{waits}",
             ranks=(culprit,),
         )
     if reason is AbortReason.PEER_LOST:
+        detail = comm._wire_detail()
+        said = f" ({detail})" if detail else ""
         return PeerLostError(
-            f"rank {me} gave up {what}: rank {culprit} has died or left. {closed}", rank=culprit
+            f"rank {me} gave up {what}: rank {culprit} has died or left{said}. {closed}",
+            rank=culprit,
         )
     cause = {
         AbortReason.EXCEPTION: "left with an exception",

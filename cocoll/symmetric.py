@@ -228,9 +228,9 @@ class SymmetricMemory:
         for kind in (False, True):
             self._heaps[kind].reclaim([theirs[kind] for _, theirs in everyone])
         allocation = heap.allocate(size_bytes)
-        # Replicated memory belongs to rank 0; the others only map it.
+        # Replicated memory belongs to the first rank of a host; the others only map it.
         error = 0
-        if not replicated or comm.rank == 0:
+        if not replicated or comm._is_leader():
             # Not as far as the top: a block above may be one that could not be made.
             error = comm._grow(replicated, min(allocation.span_stop_bytes, _LARGEST_BYTES))
         errors = _core.exchange(comm, Purpose.EMPTY, str(error).encode())

@@ -6,16 +6,38 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cocoll.algorithms import ReduceSpec, flat, inline, one_shot, two_shot
+from cocoll.algorithms.choosing import Demand, candidates
 from cocoll.failure import Kind, Option
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan
 
 if TYPE_CHECKING:
+    from cocoll.topology.cost import CollectiveKind
+    from cocoll.topology.graph import Topology
     from cocoll.tuning import Tuning
 
-__all__ = ["ALGORITHMS", "INLINE", "ONE_SHOT", "Variants", "choose_variants"]
+__all__ = [
+    "ALGORITHMS",
+    "INLINE",
+    "ONE_SHOT",
+    "Variants",
+    "choose_for_hosts",
+    "choose_variants",
+]
 
 #: The algorithms, by their number in flight records.
-ALGORITHMS = ("inline", "one_shot", "two_shot", "flat", "barrier")
+ALGORITHMS = (
+    "inline",
+    "one_shot",
+    "two_shot",
+    "flat",
+    "barrier",
+    "hierarchical",
+    "hierarchical_ring",
+    "hierarchical_chain",
+    "hierarchical_tree",
+    "recursive_doubling",
+    "wire_two_shot",
+)
 
 #: Size classes: the data fits the arrival line; the one-shot staging; neither.
 INLINE, ONE_SHOT = 0, 1
@@ -150,6 +172,69 @@ def choose_variants(
                     replicated_result=replicated,
                 ),
             )
+
+
+def choose_for_hosts(
+    rank: int,
+    topology: Topology,
+    tuning: Tuning,
+    kind: Kind,
+    spec: ReduceSpec,
+    size_class: int,
+    root: int,
+    options: Option,
+    *,
+    rank_order: bool,
+) -> Variants:
+    """Choose the algorithm of a call over several hosts, and plan it.
+
+    Parameters
+    ----------
+    rank : int
+        Whose plans.
+    topology : Topology
+        Of the communicator.
+    tuning, kind, spec, root, options
+        As of `choose_variants`.
+    size_class : int
+        Two more than the logarithm of the size: it stands for all sizes down to half of it.
+    rank_order : bool
+        Whether sums must be taken in rank order.
+
+    Returns
+    -------
+    Variants
+        The same choice on every rank.
+    """
+    if kind is Kind.BARRIER:
+        return Variants("barrier", None, flat.plan_barrier(rank, topology.world_size))
+    name: CollectiveKind
+    match kind:
+        case Kind.ALLREDUCE | Kind.ALLREDUCE_FUSED:
+            name = "allreduce"
+        case Kind.REDUCE_SCATTER | Kind.REDUCE_SCATTER_FUSED:
+            name = "reduce_scatter"
+        case Kind.ALLGATHER:
+            name = "allgather"
+        case _:
+            name = "broadcast"
+    shards = Option.SHARD in options or kind not in (Kind.REDUCE_SCATTER, Kind.ALLGATHER)
+    demand = Demand(
+        name,
+        spec,
+        1 << max(0, size_class - 2),
+        root=max(0, root),
+        alignment_elements=SHARD_ALIGNMENT_ELEMENTS if shards else 1,
+        replicated=Option.REPLICATED in options,
+        rank_order=rank_order,
+        staging_bytes=tuning.staging_bytes,
+        small_bytes=tuning.one_shot_bytes,
+    )
+    best = candidates(topology, demand)[0]
+    staged = best.make(rank, True)
+    mapped = best.make(rank, False)
+    is_mapped = mapped.mapped_sources or mapped.mapped_results
+    return Variants(best.name, mapped if is_mapped else None, staged)
 
 
 def _allreduce(

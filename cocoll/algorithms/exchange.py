@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from cocoll.errors import RankError, UsageError
-from cocoll.plan.ir import Flag, Loop, Signal, Step, Wait
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-__all__ = ["check_chunk", "check_private", "check_root", "check_slots", "exchange_done", "peers_of"]
+from cocoll.errors import RankError, UsageError
+from cocoll.plan.ir import Flag, Loop, Signal, Span, Step, Wait
+
+if TYPE_CHECKING:
+    from cocoll.plan.builder import Builder
+
+__all__ = [
+    "check_chunk",
+    "check_private",
+    "check_root",
+    "check_slots",
+    "exchange_done",
+    "lane_over_chunks",
+    "peers_of",
+]
 
 
 def peers_of(rank: int, world_size: int) -> tuple[int, ...]:
@@ -22,6 +37,30 @@ def exchange_done(rank: int, world_size: int) -> tuple[Loop, ...]:
     steps: list[Step] = [Signal(peer, Flag.DONE) for peer in peers]
     steps += [Wait(peer, Flag.DONE) for peer in peers]
     return (Loop(tuple(steps)),) if steps else ()
+
+
+@contextmanager
+def lane_over_chunks(
+    builder: Builder, name: str, chunk_elements: int, in_flight: int = 1
+) -> Iterator[None]:
+    """Write a lane of one loop over the chunks of blocks.
+
+    Parameters
+    ----------
+    builder : Builder
+        Of the plan.
+    name : str
+        Of the lane.
+    chunk_elements : int
+        Elements of one iteration.
+    in_flight : int, default 1
+        Messages that may be under way.
+    """
+    with (
+        builder.lane(name, in_flight=in_flight),
+        builder.loop(span=Span.BLOCK, chunk_elements=chunk_elements),
+    ):
+        yield
 
 
 def check_chunk(chunk_elements: int) -> None:

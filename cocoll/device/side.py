@@ -334,7 +334,9 @@ class DeviceSide:
                     view.close()
         leave()
         stop = time.monotonic() + farewell_seconds
-        while not all(comm._inspect(peer)["left"] for peer in range(comm.world_size)):
+        # Ranks of other hosts map nothing of this one's.
+        neighbours = [peer for peer in range(comm.world_size) if comm._inspect(peer) is not None]
+        while not all((comm._inspect(peer) or {})["left"] for peer in neighbours):
             if time.monotonic() >= stop:
                 return
             time.sleep(1e-3)

@@ -144,6 +144,9 @@ cdef class Work:
         status = task.status()
         call = self.call
         if status != Status.kDone:
+            if task.session.get().endpoint.abandoned:
+                # As in `_run`: the arrays stay for good.
+                Py_INCREF(call)
             self.error = _failure(call.comm, status, task.sequence(), task.culprit())
         call.release()
         self.finished = True
@@ -246,7 +249,7 @@ cdef object _issue(Call call, object stream):
         if not isinstance(stream, Stream):
             stream = _hooks.resolve_stream(stream)
         return (<Stream>stream).submit(call)
-    _run(call.comm, &call.invocation)
+    _run(call.comm, &call.invocation, call)
     call.release()
     if call.in_place:
         return DONE
@@ -351,8 +354,8 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
         options |= _OPTION_REPLICATED
     nbytes = count * source.itemsize_bytes
     size_class = _size_class(comm, nbytes)
-    key = (kind | op_code << 4 | source.dtype << 8 | size_class << 12 | options << 14
-           | <int64_t>(root + 1) << 22)
+    key = (kind | op_code << 4 | source.dtype << 8 | size_class << 12 | options << 20
+           | <int64_t>(root + 1) << 28)
     if key == comm.last_key:
         program = comm.last_program
         program.last_used = comm.session.get().endpoint.sequence
@@ -427,6 +430,12 @@ cdef int64_t _block_length(CommunicatorBase comm, int kind, int64_t count, int o
 
 
 cdef int _size_class(CommunicatorBase comm, int64_t nbytes) noexcept:
+    cdef int bits = 0
+    if comm.session.get().endpoint.spans_hosts():
+        # Over several hosts the best way depends on the size all along; powers of two tell enough.
+        while nbytes > <int64_t>1 << bits:
+            bits += 1
+        return 2 + bits
     if nbytes <= comm.inline_bytes:
         return 0
     return 1 if nbytes <= comm.one_shot_bytes else 2

@@ -18,7 +18,7 @@ constexpr int32_t kFlagCount = 8;
 constexpr int32_t kLinePayloadBytes = 64;
 constexpr uint32_t kFlightRecords = 256;
 constexpr uint64_t kControlMagic = 0x306c6c6f636f63;  // "cocoll0", little-endian
-constexpr uint32_t kControlVersion = 1;
+constexpr uint32_t kControlVersion = 2;
 
 // An array that peers cannot reach through mapped memory.
 constexpr uint64_t kNotMapped = ~uint64_t{0};
@@ -94,16 +94,32 @@ struct Control {
   std::atomic<int32_t> waiting_flag;
   std::atomic<uint64_t> waiting_sequence;
 
+  // Of the first rank of a host, where there are several: what all hosts have agreed on, as
+  // (sequence + 1) << 2 | Verdict bits.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> verdict;
+
   ArrivalLine lines[2];
   FlightRecord flight[kFlightRecords];
-  // FlagLine flags[world_size][kFlagCount] follow: [writer][flag].
+  // FlagLine flags[world_size][kFlagCount] follow: [writer][flag]; then the mirror, in which the
+  // first rank of a host keeps what ranks of all hosts asked for when they last disagreed.
 
   FlagLine* flags() { return reinterpret_cast<FlagLine*>(this + 1); }
+  FlightRecord* mirror() {
+    return reinterpret_cast<FlightRecord*>(flags() + kFlagCount * static_cast<size_t>(world_size));
+  }
   static size_t bytes(int32_t world_size) {
-    return sizeof(Control) + sizeof(FlagLine) * kFlagCount * static_cast<size_t>(world_size);
+    return sizeof(Control) +
+           (sizeof(FlagLine) * kFlagCount + sizeof(FlightRecord)) * static_cast<size_t>(world_size);
   }
 };
 static_assert(sizeof(Control) % kCacheLineBytes == 0, "flags follow on a cache line of their own");
+
+enum Verdict : uint64_t { kAgreed = 1, kAllMapped = 2 };
+
+inline uint64_t pack_verdict(uint64_t sequence, bool agrees, bool mapped) {
+  return (sequence + 1) << 2 | (agrees ? uint64_t{kAgreed} : 0) |
+         (mapped ? uint64_t{kAllMapped} : 0);
+}
 
 inline uint64_t pack_abort(int32_t rank, uint64_t sequence, AbortReason reason) {
   return ((sequence + 1) << 32) | (static_cast<uint64_t>(reason) << 24) |

@@ -9,8 +9,11 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "agreement.h"
 #include "arena.h"
 #include "control.h"
 #include "wait.h"
@@ -29,6 +32,14 @@ enum class Status : int32_t {
   kPeerLost = 4,
   kAborted = 5,
   kNotPrepared = 6,  // the program has no variant for what the ranks brought
+};
+
+// What a rank waits for besides flags, which are not negative.
+enum Awaited : int32_t {
+  kAwaitsArrival = -1,
+  kAwaitsHost = -2,     // the word of another host
+  kAwaitsVerdict = -3,  // that of the first rank of this one
+  kAwaitsMessage = -4,
 };
 
 // Sizes of the scratch that every rank of a communicator has, agreed when it is made.
@@ -75,11 +86,15 @@ class Endpoint {
         policy(make_wait_policy(oversubscribed)),
         timeout_nanoseconds(timeout_nanoseconds),
         peers(static_cast<size_t>(world_size)),
+        neighbours(static_cast<size_t>(world_size)),
         signalled_(static_cast<size_t>(world_size) * kFlagCount, 0),
         awaited_(static_cast<size_t>(world_size) * kFlagCount, 0),
-        suspects_(static_cast<size_t>(world_size), 0) {}
+        suspects_(static_cast<size_t>(world_size), 0) {
+    for (int32_t peer = 0; peer < world_size; ++peer) neighbours[static_cast<size_t>(peer)] = peer;
+  }
 
   ~Endpoint() {
+    drop_notices();
     for (Peer& peer : peers) {
       if (peer.pidfd >= 0) ::close(peer.pidfd);
       if (peer.segment != nullptr) peer.segment->release();
@@ -114,17 +129,58 @@ class Endpoint {
   int attach_segment(int32_t peer, const SegmentTicket& ticket) {
     Segment* segment = Segment::attach(ticket);
     if (segment == nullptr) return errno;
+    // What the page says must be what the peer wrote: on another host the same process and file
+    // numbers may name somebody else's.
+    const Control* control = reinterpret_cast<const Control*>(segment->base());
+    if (control->magic != kControlMagic || control->version != kControlVersion ||
+        control->rank != peer || control->token != own()->token) {
+      segment->release();
+      return EPROTO;
+    }
     adopt(peer, segment);
     if (ticket.process != process_token()) {
       // Without pidfd (Linux < 5.3) a death is found by the timeout alone.
       peers[peer].pidfd = static_cast<int>(syscall(SYS_pidfd_open, ticket.pid, 0));
     }
-    const Control* control = peers[peer].control;
-    return control->magic == kControlMagic && control->version == kControlVersion &&
-                   control->rank == peer
-               ? 0
-               : EPROTO;
+    return 0;
   }
+
+  // Forgets what was mapped of a peer: it is on another host after all.
+  void detach_segment(int32_t peer) {
+    Peer& entry = peers[static_cast<size_t>(peer)];
+    if (entry.pidfd >= 0) ::close(entry.pidfd);
+    if (entry.segment != nullptr) entry.segment->release();
+    entry = Peer();
+  }
+
+  // --- Several hosts. ---
+
+  // `hosts[r]`: the number of the host of rank r, counted in the order of their first ranks.
+  void connect(const std::vector<int32_t>& hosts, std::shared_ptr<Wire> carrier) {
+    host_of = hosts;
+    wire = std::move(carrier);
+    const int32_t host = hosts[static_cast<size_t>(rank)];
+    std::vector<std::vector<int32_t>> members;
+    std::vector<int32_t> leaders;
+    for (int32_t peer = 0; peer < world_size; ++peer) {
+      const size_t theirs = static_cast<size_t>(hosts[static_cast<size_t>(peer)]);
+      if (theirs == members.size()) {
+        members.emplace_back();
+        leaders.push_back(peer);
+      }
+      members[theirs].push_back(peer);
+    }
+    neighbours = members[static_cast<size_t>(host)];
+    controls_.resize(peers.size());
+    for (size_t peer = 0; peer < peers.size(); ++peer) controls_[peer] = peers[peer].control;
+    agreement.connect(wire.get(), host, std::move(leaders), std::move(members));
+    expect_notice();
+  }
+
+  bool spans_hosts() const { return wire != nullptr; }
+  // The first rank of this host, which speaks for it.
+  int32_t leader() const { return neighbours.front(); }
+  const std::vector<Control*>& controls() const { return controls_; }
 
   Control* own() const { return peers[static_cast<size_t>(rank)].control; }
 
@@ -172,16 +228,21 @@ class Endpoint {
 
   void abort(AbortReason reason, int32_t culprit) {
     const uint64_t word = pack_abort(culprit, sequence, reason);
-    for (const Peer& peer : peers) {
-      if (peer.control == nullptr) continue;
-      uint64_t none = 0;
-      peer.control->abort.compare_exchange_strong(none, word);
-      ring(peer.control);
-    }
+    if (set_abort(word)) send_notices(word);
+  }
+
+  // Looks whether another host has given up.
+  void look_for_notice() {
+    if (wire == nullptr || !expecting_) return;
+    const Wire::Outcome outcome = wire->test(&notice_request_);
+    if (outcome == Wire::Outcome::kPending) return;
+    expecting_ = false;
+    if (outcome == Wire::Outcome::kDone) set_abort(notice_);
   }
 
   // Says to everyone that this rank takes part no more.
   void leave() {
+    drop_notices();
     own()->state.store(static_cast<uint32_t>(RankState::kLeft), std::memory_order_seq_cst);
     for (const Peer& peer : peers)
       if (peer.control != nullptr) ring(peer.control);
@@ -197,6 +258,8 @@ class Endpoint {
   // Whether a rank that this one waits for is gone. What it published before it went is visible
   // after it is seen to be gone, so a rank is lost only when a poll after the sighting still fails.
   bool lost(int32_t peer) {
+    // Of a rank on another host the wire tells, or the timeout.
+    if (peers[static_cast<size_t>(peer)].control == nullptr) return false;
     const bool gone = has_gone(peer);
     const bool before = suspects_[static_cast<size_t>(peer)] != 0;
     suspects_[static_cast<size_t>(peer)] = gone;
@@ -215,11 +278,63 @@ class Endpoint {
   int32_t launcher_pid = 0;    // 0: nobody whose end is this rank's
   Segment* commons = nullptr;  // memory of which the host has one copy
   uint64_t sequence = 0;       // of the next operation
+  std::string detail;          // what the wire said of that
+  bool abandoned = false;      // a message may still move: arrays must stay for good
   int32_t culprit = -1;        // who made the last operation fail
+  std::vector<int32_t> neighbours;  // the ranks of this host, this one included
+  std::vector<int32_t> host_of;     // by rank; empty where there is one host
+  std::shared_ptr<Wire> wire;       // to other hosts; none where there are none
+  Agreement agreement;              // of the first rank of a host
 
  private:
   size_t counter(int32_t peer, int32_t flag) const {
     return static_cast<size_t>(peer) * kFlagCount + static_cast<size_t>(flag);
+  }
+
+  // Gives whether nobody had given up before.
+  bool set_abort(uint64_t word) {
+    bool first = false;
+    for (const Peer& peer : peers) {
+      if (peer.control == nullptr) continue;
+      uint64_t none = 0;
+      if (peer.control->abort.compare_exchange_strong(none, word) && peer.control == own())
+        first = true;
+      ring(peer.control);
+    }
+    return first;
+  }
+
+  void expect_notice() {
+    if (wire != nullptr)
+      expecting_ = wire->receive(kAnyRank, kAbortTag, &notice_, sizeof notice_, &notice_request_);
+  }
+
+  // Tells every rank of the other hosts; whoever waits there finds out by itself.
+  void send_notices(uint64_t word) {
+    if (wire == nullptr || !notices_.empty()) return;
+    told_ = word;
+    notices_.reserve(peers.size());
+    for (int32_t peer = 0; peer < world_size; ++peer) {
+      if (peers[static_cast<size_t>(peer)].control != nullptr) continue;
+      notices_.push_back(0);
+      if (!wire->send(peer, kAbortTag, &told_, sizeof told_, &notices_.back())) {
+        notices_.pop_back();
+        return;
+      }
+    }
+    // Small messages leave at once; what has not is looked after a while longer.
+    for (int look = 0; look < kLooksAtNotices; ++look)
+      for (WireRequest& request : notices_)
+        if (request != 0 && wire->test(&request) != Wire::Outcome::kPending) request = 0;
+  }
+
+  void drop_notices() {
+    if (wire == nullptr) return;
+    if (expecting_) wire->cancel(&notice_request_, true);
+    expecting_ = false;
+    for (WireRequest& request : notices_)
+      if (request != 0) wire->cancel(&request, false);
+    notices_.clear();
   }
 
   void adopt(int32_t peer, Segment* segment) {
@@ -239,6 +354,14 @@ class Endpoint {
     return poll(&event, 1, 0) == 1;
   }
 
+  static constexpr int kLooksAtNotices = 100;
+
+  std::vector<Control*> controls_;
+  bool expecting_ = false;
+  uint64_t notice_ = 0;
+  uint64_t told_ = 0;
+  WireRequest notice_request_ = 0;
+  std::vector<WireRequest> notices_;
   std::vector<uint32_t> signalled_;
   std::vector<uint32_t> awaited_;
   std::vector<char> suspects_;

@@ -44,8 +44,8 @@ cdef Call _bind_fused(CommunicatorBase comm, int kind, object x, object epilogue
         if _is_replicated(comm, result) and result.nbytes > 0:
             options |= _OPTION_REPLICATED
     cdef int size_class = _size_class(comm, source.nbytes)
-    key = (epilogue, kind | op_code << 4 | source.dtype << 8 | size_class << 12 | options << 14
-           | <int64_t>(result.dtype + 1) << 24 | <int64_t>(out is not None) << 28, dtypes)
+    key = (epilogue, kind | op_code << 4 | source.dtype << 8 | size_class << 12 | options << 20
+           | <int64_t>(result.dtype + 1) << 28 | <int64_t>(out is not None) << 32, dtypes)
     program = _find(comm, key)
     if program is None:
         arrays = {name: call.arrays[1 + index].dtype for index, name in enumerate(given)}
@@ -333,7 +333,7 @@ cdef class BoundOperation:
                 return self._submit()
             if call.invocation.scalar_count > 0:
                 self._check_scalars()
-            _run(comm, &call.invocation)
+            _run(comm, &call.invocation, call)
         finally:
             comm.session.get().gate.leave()
         if call.in_place:

@@ -7,82 +7,13 @@
 #include <cstring>
 #include <vector>
 
-#include "../kernels/abi.h"
 #include "copy.h"
 #include "endpoint.h"
-#include "packed.h"
+#include "invocation.h"
+#include "messages.h"
+#include "recording.h"
 
 namespace cocoll::host {
-
-constexpr int32_t kMaxResults = 8;
-constexpr int32_t kMaxOperands = 16;
-constexpr int32_t kMaxScalars = 32;
-
-// The agreed facts of an operation, as they are compared, recorded and reported.
-struct Signature {
-  uint8_t kind = 0;
-  uint8_t op = 0;
-  uint8_t dtype = 0;
-  uint8_t options = 0;
-  int32_t root = -1;
-  uint64_t epilogue = 0;
-
-  // Two ranks that agree give the same number; `scalars` are agreed facts too.
-  uint64_t digest(int64_t count, const double* scalars, int32_t scalar_count) const {
-    uint64_t state =
-        mix(uint64_t{kind} | uint64_t{op} << 8 | uint64_t{dtype} << 16 | uint64_t{options} << 24 |
-            static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32);
-    state = mix(state ^ static_cast<uint64_t>(count));
-    state = mix(state ^ epilogue);
-    for (int32_t index = 0; index < scalar_count; ++index) {
-      uint64_t bits;
-      memcpy(&bits, &scalars[index], sizeof bits);
-      state = mix(state ^ bits);
-    }
-    return state;
-  }
-
- private:
-  // The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): every input bit moves every
-  // output bit, so different facts collide with probability 2^-64.
-  static uint64_t mix(uint64_t value) {
-    value += 0x9e3779b97f4a7c15;
-    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-    value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-    return value ^ (value >> 31);
-  }
-};
-
-// What serves every call of one kind: the variants of the plan and the kernel of their reduce
-// steps.
-struct Program {
-  PlanImage mapped;  // peers touch the caller's arrays
-  PlanImage staged;  // they do not
-  bool has_mapped = false;
-  bool has_staged = false;
-  cocoll_reduce_fn reduce = nullptr;
-  cocoll_prepare_fn prepare = nullptr;
-  int32_t derived_count = 0;
-  int32_t result_count = 1;
-  uint8_t algorithm = 0;
-};
-
-// One call: a program and what it is bound to.
-struct Invocation {
-  Program* program = nullptr;
-  Signature signature;
-  int64_t count = 0;  // elements of the logical vector
-  cocoll_array source{};
-  int64_t source_bytes = 0;
-  cocoll_array results[kMaxResults] = {};
-  cocoll_array operands[kMaxOperands] = {};
-  uint64_t source_reference = kNotMapped;
-  uint64_t result_references[kMaxResults] = {};
-  uint32_t reduce_flags = 0;
-  bool may_stream = false;  // no line of a result has been read before it is written
-  int32_t scalar_count = 0;
-  double scalars[kMaxScalars] = {};
-};
 
 class Execution {
  public:
@@ -96,10 +27,14 @@ class Execution {
   // The bytes that a host may write before streaming stores pay: half its last-level cache.
   int64_t streaming_bytes = int64_t{16} << 20;
 
+  Recording recording;
+
   Status begin(Invocation* invocation) {
     call_ = invocation;
     phase_ = Phase::kIdle;
     sequence_ = endpoint_.sequence;
+    endpoint_.culprit = -1;
+    endpoint_.detail.clear();
     if (endpoint_.abort_word() != 0) return Status::kAborted;
     Program& program = *call_->program;
     const bool mine_is_mapped = program.has_mapped && local_is_mapped(program.mapped);
@@ -110,6 +45,8 @@ class Execution {
     looked_at_ = 0;
     stalled_nanoseconds_ = 0;
     saw_abort_ = false;
+    decided_ = false;
+    if (recording.is_on()) began_ = monotonic_nanoseconds();
     record();
     if (program.prepare != nullptr)
       program.prepare(call_->scalars, derived_);
@@ -131,9 +68,18 @@ class Execution {
     if (phase_ == Phase::kArriving) {
       const Status status = await_arrivals();
       if (status != Status::kDone) return finish(status);
+      phase_ = Phase::kAgreeing;
+      progressed();
+    }
+    if (phase_ == Phase::kAgreeing) {
+      if (endpoint_.spans_hosts()) {
+        const Status status = await_hosts();
+        if (status != Status::kDone) return finish(status);
+      }
       const Status agreed = agree();
       if (agreed != Status::kDone) return finish(agreed);
       phase_ = Phase::kLanes;
+      if (recording.is_on()) note(kArrivalTime, 0, 0, began_);
       progressed();
     }
     const Status status = run_lanes();
@@ -149,7 +95,7 @@ class Execution {
   // What one look for failures adds to the time that counts as waiting, at most.
   static constexpr int64_t kLongestLook = 1000000000;
 
-  enum class Phase { kIdle, kArriving, kLanes };
+  enum class Phase { kIdle, kArriving, kAgreeing, kLanes };
 
   struct LaneState {
     const Record* loop;  // the LOOP record being run, then the one after the lane's last
@@ -159,7 +105,10 @@ class Execution {
     int64_t iteration;
     int64_t end;
     int64_t progress;  // one past the last iteration completed
-    bool finished;
+    int32_t in_flight;
+    Messages* messages;  // of a plan that has any
+    bool exhausted;      // every step has begun
+    bool finished;       // and ended
   };
 
   // --- Arrival. ---
@@ -202,7 +151,7 @@ class Execution {
     if (call_->program->result_count > 1)
       memcpy(own.payload, call_->result_references + 1, sizeof(uint64_t) * (kMaxResults - 1));
     own.sequence.exchange(sequence_, std::memory_order_seq_cst);
-    for (int32_t peer = 0; peer < endpoint_.world_size; ++peer) {
+    for (const int32_t peer : endpoint_.neighbours) {
       Control* control = endpoint_.peers[static_cast<size_t>(peer)].control;
       if (peer != endpoint_.rank && control->sleepers.load(std::memory_order_seq_cst) != 0)
         ring(control);
@@ -211,23 +160,71 @@ class Execution {
 
   Status await_arrivals() {
     for (;;) {
-      while (next_peer_ < endpoint_.world_size &&
-             (next_peer_ == endpoint_.rank ||
-              line(next_peer_).sequence.load(std::memory_order_seq_cst) == sequence_))
+      while (next_peer_ < endpoint_.neighbours.size() &&
+             (awaited_neighbour() == endpoint_.rank ||
+              line(awaited_neighbour()).sequence.load(std::memory_order_seq_cst) == sequence_))
         ++next_peer_;
-      if (next_peer_ == endpoint_.world_size) return Status::kDone;
+      if (next_peer_ == endpoint_.neighbours.size()) return Status::kDone;
       const Status status = wait();
       if (status != Status::kDone) return status;
     }
   }
 
+  int32_t awaited_neighbour() const { return endpoint_.neighbours[next_peer_]; }
+
+  bool neighbours_agree() const {
+    for (const int32_t peer : endpoint_.neighbours)
+      if (line(peer).digest != digest_) return false;
+    return true;
+  }
+
+  // Waits for the verdict of all hosts; the first rank of a host brings it about.
+  Status await_hosts() {
+    Control* leader = endpoint_.peers[static_cast<size_t>(endpoint_.leader())].control;
+    const bool leads = endpoint_.rank == endpoint_.leader();
+    if (leads && !decided_ && endpoint_.agreement.idle()) {
+      Program& program = *call_->program;
+      const bool mapped = program.has_mapped && resolve_peers(program.mapped);
+      const AgreementLine asked{sequence_, digest_, neighbours_agree(), mapped};
+      if (!endpoint_.agreement.begin(asked, endpoint_.own(), endpoint_.controls()))
+        return wire_failed(endpoint_.agreement.awaited());
+    }
+    for (;;) {
+      if (leads && !decided_) {
+        const Wire::Outcome outcome = endpoint_.agreement.advance();
+        if (outcome == Wire::Outcome::kFailed) return wire_failed(endpoint_.agreement.awaited());
+        if (outcome == Wire::Outcome::kDone) {
+          decided_ = true;
+          const AgreementLine& line = endpoint_.agreement.line();
+          leader->verdict.store(pack_verdict(sequence_, line.agrees != 0, line.mapped != 0),
+                                std::memory_order_seq_cst);
+          for (const int32_t peer : endpoint_.neighbours) {
+            Control* control = endpoint_.peers[static_cast<size_t>(peer)].control;
+            if (control->sleepers.load(std::memory_order_seq_cst) != 0) ring(control);
+          }
+        }
+      }
+      verdict_ = leader->verdict.load(std::memory_order_seq_cst);
+      if (verdict_ >> 2 == sequence_ + 1) return Status::kDone;
+      const Status status = wait(leads);
+      if (status != Status::kDone) return status;
+    }
+  }
+
+  Status wire_failed(int32_t peer) {
+    endpoint_.culprit = peer;
+    endpoint_.detail = endpoint_.wire->error();
+    return Status::kPeerLost;
+  }
+
   // Reads all lines: do the ranks agree, and which variant serves all of them?
   Status agree() {
-    for (int32_t peer = 0; peer < endpoint_.world_size; ++peer)
-      if (line(peer).digest != digest_) return Status::kMismatch;
+    if (endpoint_.spans_hosts() ? (verdict_ & kAgreed) == 0 : !neighbours_agree())
+      return Status::kMismatch;
     Program& program = *call_->program;
     if (program.has_mapped) {
-      const bool all = resolve_peers(program.mapped);
+      bool all = resolve_peers(program.mapped);
+      if (endpoint_.spans_hosts()) all = (verdict_ & kAllMapped) != 0;
       if (!all && !program.has_staged) return Status::kNotPrepared;
       image_ = all ? &program.mapped : &program.staged;
       // Everyone else staged before arrival; this rank's arrays were mapped, so it stages now.
@@ -244,8 +241,11 @@ class Execution {
     const auto& lanes = image_->lanes();
     lanes_.resize(lanes.size());
     lanes_left_ = 0;
+    const bool has_messages = image_->uses_wire();
+    if (has_messages && messages_.size() < lanes.size()) messages_.resize(lanes.size());
     for (size_t index = 0; index < lanes.size(); ++index) {
       lanes_[index] = start(lanes[index]);
+      if (has_messages) lanes_[index].messages = &messages_[index];
       if (!lanes_[index].finished) ++lanes_left_;
     }
     return Status::kDone;
@@ -253,7 +253,7 @@ class Execution {
 
   bool resolve_peers(const PlanImage& image) {
     const int32_t result_count = call_->program->result_count;
-    for (int32_t peer = 0; peer < endpoint_.world_size; ++peer) {
+    for (const int32_t peer : endpoint_.neighbours) {
       const ArrivalLine& theirs = line(peer);
       if (image.mapped_sources()) {
         if (theirs.source == kNotMapped) return false;
@@ -275,7 +275,7 @@ class Execution {
 
   bool results_exceed_cache() const {
     if (call_->source_bytes * endpoint_.world_size <= streaming_bytes) return false;
-    for (int32_t peer = 0; peer < endpoint_.world_size; ++peer)
+    for (const int32_t peer : endpoint_.neighbours)
       if (line(peer).source == line(peer).result) return false;
     return true;
   }
@@ -300,6 +300,7 @@ class Execution {
     LaneState lane{};
     lane.loop = span.first;
     lane.loops_left = span.loops;
+    lane.in_flight = span.in_flight;
     enter_loop(&lane);
     return lane;
   }
@@ -316,7 +317,8 @@ class Execution {
       if (lane->iteration < lane->end && loop.y > 0) return;
       lane->loop = lane->body_end;
     }
-    lane->finished = true;
+    lane->exhausted = true;
+    lane->finished = lane->messages == nullptr || lane->messages->empty();
   }
 
   int64_t iterations(const Record& loop) const {
@@ -394,12 +396,27 @@ class Execution {
     return after.field[1] != kWholeLane && other.progress > lane.iteration - after.field[1];
   }
 
-  // Runs the lane's next step. False: it would block.
+  // Runs the lane's next step, or takes note of a message that has ended. False: it would block.
   bool advance(LaneState* lane) {
     const Record* step = lane->step;
+    bool ended = false;
+    if (lane->messages != nullptr && !lane->messages->empty()) {
+      const Wire::Outcome outcome =
+          lane->messages->settle(endpoint_.wire.get(), &lane->progress, [&](const auto& message) {
+            if (recording.is_on())
+              note(message.place, message.iteration, message.bytes, message.began_nanoseconds);
+          });
+      if (outcome == Wire::Outcome::kFailed) {
+        wire_failed(lane->messages->peer());
+        return false;
+      }
+      ended = outcome == Wire::Outcome::kDone;
+      lane->finished = lane->exhausted && lane->messages->empty();
+      if (lane->exhausted || !may_begin(*lane)) return ended;
+    }
     switch (step->op()) {
       case Opcode::kAfter:
-        if (!met(*step, *lane)) return false;
+        if (!met(*step, *lane)) return ended;
         lane->step = step + 1;
         break;
       case Opcode::kSignal:
@@ -413,19 +430,31 @@ class Execution {
       case Opcode::kCopy: {
         const Range range = chunk(*lane, step->field[0]);
         if (range.count > 0) {
+          const int64_t began = recording.is_on() ? monotonic_nanoseconds() : 0;
           const bool to_result = ViewRef{&step[2]}.buffer() == Buffer::kResult;
           copy_array(resolve(step[2], *lane, range.first), resolve(step[1], *lane, range.first),
                      range.count, step[1].field[2], streams_ && to_result);
+          if (recording.is_on())
+            note(place_of(step), lane->iteration, 2 * range.count * step[1].field[2], began);
         }
         lane->step = step + 3;
         break;
       }
+      case Opcode::kSend:
+      case Opcode::kReceive:
+        if (!begin_message(lane, step)) return false;
+        lane->step = step + 2;
+        break;
       default:
         reduce(*lane, step);
         lane->step = step + 1 + step->field[1] + step->field[2] * step->field[3] + step->field[4];
     }
     if (lane->step == lane->body_end) {
-      lane->progress = ++lane->iteration;
+      ++lane->iteration;
+      if (lane->messages == nullptr || lane->messages->empty())
+        lane->progress = lane->iteration;
+      else
+        lane->messages->complete(lane->iteration);
       if (lane->iteration < lane->end) {
         lane->step = lane->loop + 1;
       } else {
@@ -434,6 +463,42 @@ class Execution {
       }
     }
     return true;
+  }
+
+  // Whether the messages under way leave room for the lane's next step: only further messages may
+  // begin while there are any. A group counts once it has begun as a whole.
+  static bool may_begin(const LaneState& lane) {
+    if (lane.messages->empty()) return true;
+    const Opcode op = lane.step->op();
+    const bool moves = op == Opcode::kAfter || op == Opcode::kSend || op == Opcode::kReceive;
+    return moves && lane.messages->steps() < lane.in_flight;
+  }
+
+  // Whether the step is alone or the last of what moves as one.
+  static bool ends_group(const LaneState& lane) {
+    const Record* next = lane.step + 2;
+    while (next != lane.body_end && next->op() == Opcode::kAfter) ++next;
+    return lane.step->field[2] == 0 || next == lane.body_end ||
+           (next->op() != Opcode::kSend && next->op() != Opcode::kReceive) ||
+           next->field[2] != lane.step->field[2];
+  }
+
+  bool begin_message(LaneState* lane, const Record* step) {
+    const Range range = chunk(*lane, step->field[0]);
+    const bool last = ends_group(*lane);
+    // Both ends know that nothing moves, unless a group still has to be closed.
+    if (range.count <= 0) {
+      if (last) lane->messages->close_step();
+      return true;
+    }
+    const cocoll_array array = resolve(step[1], *lane, range.first);
+    const bool began = lane->messages->begin(
+        endpoint_.wire.get(), step->op() == Opcode::kSend, step->field[1], step->field[3], array,
+        range.count, step[1].field[2], last);
+    if (began && recording.is_on())
+      lane->messages->stamp(place_of(step), lane->iteration, monotonic_nanoseconds());
+    if (!began) wire_failed(step->field[1]);
+    return began;
   }
 
   void reduce(const LaneState& lane, const Record* step) {
@@ -451,11 +516,20 @@ class Execution {
     args.destination_count = step->field[3];
     args.world_size = endpoint_.world_size;
     args.flags = reduce_flags_;
+    const bool partial = step->field[5] != 0;
     args.sources = views_.data();
     args.destinations = views_.data() + source_count;
     args.operands = views_.data() + source_count + result_views;
     args.scalars = derived_;
-    call_->program->reduce(&args);
+    const int64_t began = recording.is_on() ? monotonic_nanoseconds() : 0;
+    // What goes on a wire is read again at once.
+    if (partial) args.flags &= ~static_cast<uint32_t>(COCOLL_REDUCE_STREAMING);
+    (partial ? call_->program->partial : call_->program->reduce)(&args);
+    if (recording.is_on()) {
+      int64_t itemsizes = 0;
+      for (int32_t index = 0; index < total; ++index) itemsizes += step[1 + index].field[2];
+      note(place_of(step), lane.iteration, range.count * itemsizes, began);
+    }
   }
 
   Status run_lanes() {
@@ -466,12 +540,13 @@ class Execution {
         while (!lane.finished && advance(&lane)) moved = true;
         if (lane.finished) --lanes_left_;
       }
+      if (endpoint_.culprit >= 0) return Status::kPeerLost;
       if (moved) {
         progressed();
         continue;
       }
       if (lanes_left_ == 0) break;
-      const Status status = wait();
+      const Status status = wait(has_messages_under_way());
       if (status != Status::kDone) return status;
     }
     return Status::kDone;
@@ -487,8 +562,14 @@ class Execution {
     saw_abort_ = false;
   }
 
-  Status wait() {
-    switch (waiter_.pause()) {
+  bool has_messages_under_way() const {
+    for (const LaneState& lane : lanes_)
+      if (lane.messages != nullptr && !lane.messages->empty()) return true;
+    return false;
+  }
+
+  Status wait(bool polls_wire = false) {
+    switch (waiter_.pause(polls_wire)) {
       case Waiter::Verdict::kPoll:
         return Status::kDone;
       case Waiter::Verdict::kCheck:
@@ -498,24 +579,38 @@ class Execution {
     }
   }
 
-  // Calls `visit(peer, flag)` for everyone that this rank waits for now; flag -1 is arrival.
+  // Calls `visit(peer, flag)` for everyone that this rank waits for now; see Awaited.
   template <class Visit>
   void for_each_awaited(Visit visit) const {
     if (phase_ == Phase::kArriving) {
-      for (int32_t peer = next_peer_; peer < endpoint_.world_size; ++peer)
+      for (size_t index = next_peer_; index < endpoint_.neighbours.size(); ++index) {
+        const int32_t peer = endpoint_.neighbours[index];
         if (peer != endpoint_.rank &&
             line(peer).sequence.load(std::memory_order_seq_cst) != sequence_)
-          visit(peer, -1);
+          visit(peer, kAwaitsArrival);
+      }
       return;
     }
-    for (const LaneState& lane : lanes_)
-      if (!lane.finished && lane.step->op() == Opcode::kWait)
+    if (phase_ == Phase::kAgreeing) {
+      if (endpoint_.rank == endpoint_.leader())
+        visit(endpoint_.agreement.awaited(), kAwaitsHost);
+      else
+        visit(endpoint_.leader(), kAwaitsVerdict);
+      return;
+    }
+    for (const LaneState& lane : lanes_) {
+      if (lane.finished) continue;
+      if (lane.messages != nullptr && !lane.messages->empty())
+        visit(lane.messages->peer(), kAwaitsMessage);
+      else if (lane.step->op() == Opcode::kWait)
         visit(lane.step->field[0], lane.step->field[1]);
+    }
   }
 
   Status look_for_failure() {
     // What a peer published before it gave up may still complete this operation, so only a second
     // look without progress in between ends it.
+    endpoint_.look_for_notice();
     if (endpoint_.abort_word() != 0) {
       if (saw_abort_) return Status::kAborted;
       saw_abort_ = true;
@@ -546,11 +641,20 @@ class Execution {
     return Status::kTimeout;
   }
 
+  int32_t place_of(const Record* step) const { return image_->place_of(step); }
+
+  void note(int32_t step, int64_t iteration, int64_t bytes, int64_t began) {
+    recording.add({sequence_, call_->program->number, began, monotonic_nanoseconds(), iteration,
+                   bytes, step, image_ == &call_->program->mapped});
+  }
+
   Status finish(Status status) {
     if (status == Status::kPending) return status;
+    if (recording.is_on()) note(kWholeOperation, call_->count, call_->source_bytes, began_);
     // Whoever gives up says so at once, so that no peer waits for a rank that will not come.
     if (status == Status::kTimeout) endpoint_.abort(AbortReason::kTimeout, endpoint_.culprit);
     if (status == Status::kPeerLost) endpoint_.abort(AbortReason::kPeerLost, endpoint_.culprit);
+    if (status != Status::kDone && status != Status::kMismatch) drop_messages();
     phase_ = Phase::kIdle;
     waiter_.progressed();
     // A failed operation leaves what it waited for on record.
@@ -561,6 +665,14 @@ class Execution {
     return status;
   }
 
+  // Takes back what is under way, so that no message touches arrays that go back to the caller.
+  void drop_messages() {
+    if (!endpoint_.spans_hosts()) return;
+    bool dropped = endpoint_.agreement.drop();
+    for (Messages& messages : messages_) dropped &= messages.drop(endpoint_.wire.get());
+    if (!dropped) endpoint_.abandoned = true;
+  }
+
   Endpoint& endpoint_;
   Waiter waiter_;
   Invocation* call_ = nullptr;
@@ -569,12 +681,15 @@ class Execution {
   uint64_t digest_ = 0;
   uint64_t sequence_ = 0;
   int32_t parity_ = 0;
-  int32_t next_peer_ = 0;
+  size_t next_peer_ = 0;  // of the neighbours
+  bool decided_ = false;
+  uint64_t verdict_ = 0;
   bool opened_ = false;
   bool saw_abort_ = false;
   bool streams_ = false;
   uint32_t reduce_flags_ = 0;
   int64_t block_elements_ = 0;
+  int64_t began_ = 0;
   int64_t looked_at_ = 0;
   int64_t stalled_nanoseconds_ = 0;
   int32_t lanes_left_ = 0;
@@ -582,6 +697,7 @@ class Execution {
   std::vector<char*> sources_;
   std::vector<char*> results_;
   std::vector<LaneState> lanes_;
+  std::deque<Messages> messages_;  // by lane; what is under way does not move
   std::vector<cocoll_array> views_;
 };
 

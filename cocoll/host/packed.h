@@ -77,6 +77,9 @@ struct PlanLimits {
   int64_t line_bytes;
   int64_t small_bytes;
   int64_t staging_bytes;
+  int32_t tag_count;
+  bool has_wire;
+  const int32_t* host_of;  // by rank; null where there is one host
 };
 
 // A packed plan that has been checked: every index in range, every record where it belongs.
@@ -90,14 +93,16 @@ class PlanImage {
   struct LaneSpan {
     const Record* first;  // the lane's first loop
     int32_t loops;
+    int32_t in_flight;  // messages that may have begun and not ended
   };
 
   // Copies `count` records. On failure `error()` says what is wrong and where.
   bool load(const Record* records, size_t count, const PlanLimits& limits) {
     records_.assign(records, records + count);
     lanes_.clear();
-    opening_ = {nullptr, 0};
+    opening_ = {nullptr, 0, 1};
     max_views_ = 0;
+    uses_wire_ = false;
     bounded_count_ = INT64_MAX;
     error_.clear();
     if (count == 0 || records_[0].op() != Opcode::kHeader) return fail(0, "wanted a header record");
@@ -113,10 +118,11 @@ class PlanImage {
       const Record& lane = records_[at];
       if (lane.op() != Opcode::kLane) return fail(at, "wanted a lane record");
       in_opening_ = lane.field[0] == kOpeningLane;
+      if (lane.field[2] < 1) return fail(at, "a lane has at least one step in flight");
       if (in_opening_)
-        opening_ = {&records_[at] + 1, lane.field[1]};
+        opening_ = {&records_[at] + 1, lane.field[1], 1};
       else
-        lanes_.push_back({&records_[at] + 1, lane.field[1]});
+        lanes_.push_back({&records_[at] + 1, lane.field[1], lane.field[2]});
       ++at;
       for (int32_t loop = 0; loop < lane.field[1]; ++loop)
         if (!check_loop(&at, limits)) return false;
@@ -134,6 +140,10 @@ class PlanImage {
   bool mapped_results() const { return flags_ & kMappedResults; }
   // The most views that any step has.
   int32_t max_views() const { return max_views_; }
+  bool uses_wire() const { return uses_wire_; }
+  int32_t place_of(const Record* record) const {
+    return static_cast<int32_t>(record - records_.data());
+  }
   // The longest vector whose whole-vector scratch views fit their regions.
   int64_t bounded_count() const { return bounded_count_; }
 
@@ -184,6 +194,7 @@ class PlanImage {
         if (field[0] < 0 || field[0] >= limits.world_size || field[0] == limits.rank)
           return fail(here, "a flag needs another rank");
         if (field[1] < 0 || field[1] >= limits.flag_count) return fail(here, "no such flag");
+        if (!same_host(field[0], limits)) return fail(here, "a flag cannot reach another host");
         break;
       case Opcode::kCopy:
         views = 2;
@@ -200,11 +211,18 @@ class PlanImage {
       }
       case Opcode::kSend:
       case Opcode::kReceive:
+        views = 1;
+        if (!check_block(here, field[0], limits)) return false;
+        if (field[1] < 0 || field[1] >= limits.world_size || field[1] == limits.rank)
+          return fail(here, "a message needs another rank");
+        if (field[3] < 0 || field[3] >= limits.tag_count) return fail(here, "no such tag");
+        if (in_opening_) return fail(here, "an opening sends and receives nothing");
+        if (!limits.has_wire) return fail(here, "messages need a wire, which the ranks of one host do not have,");
+        uses_wire_ = true;
+        break;
       case Opcode::kNative:
       case Opcode::kCall:
-        return fail(
-            here,
-            "send, receive, native and call steps need a wire, and this host executor has none,");
+        return fail(here, "the host executor runs no native and no call steps");
       default:
         return fail(here, "unknown step");
     }
@@ -216,6 +234,10 @@ class PlanImage {
     if (views > max_views_) max_views_ = static_cast<int32_t>(views);
     *at = here + 1 + static_cast<size_t>(views);
     return true;
+  }
+
+  static bool same_host(int32_t peer, const PlanLimits& limits) {
+    return limits.host_of == nullptr || limits.host_of[peer] == limits.host_of[limits.rank];
   }
 
   bool check_block(size_t at, int32_t block, const PlanLimits& limits) {
@@ -234,6 +256,7 @@ class PlanImage {
     if (view.index() < 0 || view.origin() < 0 || view.origin() >= limits.world_size)
       return fail(at, "bad index or origin");
     const bool foreign = view.rank() != limits.rank;
+    if (!same_host(view.rank(), limits)) return fail(at, "memory of another host is not mapped");
     if (in_opening_ && foreign) return fail(at, "an opening touches the rank's own memory only");
     int64_t region = 0;
     switch (view.buffer()) {
@@ -278,11 +301,12 @@ class PlanImage {
 
   std::vector<Record> records_;
   std::vector<LaneSpan> lanes_;
-  LaneSpan opening_{nullptr, 0};
+  LaneSpan opening_{nullptr, 0, 1};
   std::string error_;
   int32_t alignment_elements_ = 1;
   int32_t flags_ = 0;
   int32_t max_views_ = 0;
+  bool uses_wire_ = false;
   int64_t bounded_count_ = INT64_MAX;
   bool in_opening_ = false;  // of the records being checked
 };

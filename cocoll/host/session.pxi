@@ -45,6 +45,7 @@ cdef class CommunicatorBase:
         self.epilogues = {}
         self.shard_counts = {}
         self.freed_blocks = []
+        self.numbered = WeakValueDictionary()
         self.last_key = -1
         self.rank = 0
         self.world_size = 1
@@ -64,14 +65,14 @@ cdef class CommunicatorBase:
 
     def _open(self, int rank, int world_size, *, int64_t small_bytes, int64_t staging_bytes,
               int64_t inline_bytes, int64_t one_shot_bytes, int64_t streaming_bytes,
-              bint oversubscribed, double timeout_seconds, size_t reserved_bytes, uint64_t token,
+              double timeout_seconds, size_t reserved_bytes, uint64_t token,
               int program_limit, int launcher_pid):
         """Make this rank's memory; gives its ticket for the peers."""
         cdef ScratchSizes sizes
         cdef Session* session
         sizes.small_bytes = small_bytes
         sizes.staging_bytes = staging_bytes
-        session = new Session(rank, world_size, sizes, oversubscribed,
+        session = new Session(rank, world_size, sizes, True,
                               <int64_t>(min(timeout_seconds, _LONGEST_SECONDS) * 1e9))
         self.session.reset(session)
         cdef int error = session.create_segment(reserved_bytes, token)
@@ -93,6 +94,19 @@ cdef class CommunicatorBase:
         """Map a peer's memory. Gives 0 or an errno."""
         cdef SegmentTicket unpacked = _unpack_ticket(ticket)
         return self.session.get().endpoint.attach_segment(peer, unpacked)
+
+    def _set_waiting(self, bint oversubscribed):
+        """Say whether the ranks of this host outnumber the processors; before any operation."""
+        self.session.get().endpoint.policy = make_wait_policy(oversubscribed)
+
+    def _detach(self, int peer):
+        """Forget the memory of a peer that is on another host after all."""
+        self.session.get().endpoint.detach_segment(peer)
+
+    def _connect_hosts(self, hosts, WireEnd end):
+        """Say which host every rank is on, and what carries messages between them."""
+        cdef vector[int32_t] numbers = hosts
+        self.session.get().endpoint.connect(numbers, end.wire)
 
     def _create_commons(self, size_t reserved_bytes):
         """Make the memory of which the host has one copy; the first rank does."""
@@ -155,6 +169,35 @@ cdef class CommunicatorBase:
         """Whether the kernel gave this rank's memory huge pages."""
         return self._segment(False).huge_pages()
 
+    def _start_recording(self):
+        """Keep what every step does from now on."""
+        self.session.get().execution.get().recording.start()
+
+    def _stop_recording(self):
+        """Give what has been kept, with the facts of the programs, and how much was too much."""
+        cdef Recording* recording = &self.session.get().execution.get().recording
+        cdef StepTime entry
+        recording.stop()
+        entries = []
+        programs = {}
+        for index in range(recording.entries().size()):
+            entry = recording.entries()[index]
+            entries.append((entry.sequence, entry.program, entry.step, entry.iteration,
+                            entry.begin_nanoseconds, entry.end_nanoseconds, entry.bytes,
+                            bool(entry.mapped)))
+            if entry.program not in programs:
+                program = self.numbered.get(entry.program)
+                programs[entry.program] = None if program is None else (<Program>program).facts
+        return entries, programs, recording.dropped()
+
+    def _is_leader(self):
+        """Whether this is the first rank of its host."""
+        return self.session.get().endpoint.leader() == self.rank
+
+    def _wire_detail(self):
+        """Give what the wire said when it broke last; empty if nothing."""
+        return self.session.get().endpoint.detail.decode(errors="replace")
+
     def _is_symmetric(self, size_t address, int64_t nbytes):
         """Whether peers can map this memory."""
         return self.session.get().endpoint.reference(<void*>address, nbytes) != kNotMapped
@@ -178,8 +221,14 @@ cdef class CommunicatorBase:
 
     def _flight(self, int peer, uint64_t sequence):
         """Give what a rank recorded of an operation, or None where that is gone."""
-        cdef Control* control = self.session.get().endpoint.peers[peer].control
-        cdef FlightRecord* record = &control.flight[sequence % kFlightRecords]
+        cdef Endpoint* endpoint = &self.session.get().endpoint
+        cdef Control* control = endpoint.peers[peer].control
+        cdef FlightRecord* record
+        if control == NULL:
+            # Of a rank on another host this one's first rank keeps what it asked for last.
+            record = &endpoint.peers[endpoint.leader()].control.mirror()[peer]
+        else:
+            record = &control.flight[sequence % kFlightRecords]
         # A record never written has sequence 0, as the first operation has.
         if record.sequence != sequence or flight_state(record) == 0:
             return None
@@ -187,7 +236,9 @@ cdef class CommunicatorBase:
                 record.epilogue, record.algorithm)
 
     def _inspect(self, int peer):
-        """Give what a rank's control page says of it; see `inspect_control`."""
+        """Give what a rank's control page says of it, None of a rank on another host."""
+        if self.session.get().endpoint.peers[peer].control == NULL:
+            return None
         return _describe_control(self.session.get().endpoint.peers[peer].control)
 
     def _leave(self):
@@ -268,8 +319,8 @@ cdef int _keep(CommunicatorBase comm, object key, Program program) except -1:
     return 0
 
 
-cdef object _run(CommunicatorBase comm, Invocation* call):
-    # Runs an operation on this thread; raises what went wrong.
+cdef object _run(CommunicatorBase comm, Invocation* call, object keep):
+    # Runs an operation on this thread; raises what went wrong. `keep` holds its arrays.
     cdef Session* session = comm.session.get()
     cdef Execution* execution = comm.execution
     cdef uint64_t ticket = session.gate.issue()
@@ -294,6 +345,9 @@ cdef object _run(CommunicatorBase comm, Invocation* call):
         raise
     session.gate.complete(ticket)
     if status != Status.kDone:
+        if session.endpoint.abandoned:
+            # A message that could not be taken back may still touch the arrays: they stay for good.
+            Py_INCREF(keep)
         raise _failure(comm, status, execution.sequence(), session.endpoint.culprit)
     return None
 

@@ -84,7 +84,10 @@ struct Session {
             kMaxOperands,
             kLinePayloadBytes,
             endpoint.sizes.small_bytes,
-            endpoint.sizes.staging_bytes};
+            endpoint.sizes.staging_bytes,
+            kAgreementTag,
+            endpoint.spans_hosts(),
+            endpoint.host_of.empty() ? nullptr : endpoint.host_of.data()};
   }
 };
 

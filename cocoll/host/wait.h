@@ -78,6 +78,11 @@ struct WaitPolicy {
   int64_t yield_nanoseconds = 0;   // then sched_yield for this long
   int64_t sleep_nanoseconds = 0;   // then sleep, at most this long at a time
   int64_t return_nanoseconds = 0;  // leave native code after this long without progress
+  // What a wire tells it tells only who asks. Where a message takes longer than this the rank asks
+  // now and then; kernels carry the bytes meanwhile.
+  int64_t wire_yield_nanoseconds = 100000;
+  int64_t wire_sleep_nanoseconds = 200000;
+  int64_t check_nanoseconds = 10000000;  // between two looks for peers that were lost
 };
 
 inline WaitPolicy make_wait_policy(bool oversubscribed) {
@@ -113,8 +118,9 @@ class Waiter {
     yield_started_ = 0;
   }
 
-  Verdict pause() {
-    if (polls_ < policy_.spins) {
+  // `polls_wire`: a poll also asks the wire, which costs more than a look at memory.
+  Verdict pause(bool polls_wire = false) {
+    if (polls_ < policy_.spins && !polls_wire) {
       ++polls_;
       spin_hint();
       return Verdict::kPoll;
@@ -122,7 +128,8 @@ class Waiter {
     const int64_t now = monotonic_nanoseconds();
     if (entered_ == 0) entered_ = now;
     if (yield_started_ == 0) yield_started_ = now;
-    if (now - yield_started_ < policy_.yield_nanoseconds) {
+    if (now - yield_started_ <
+        (polls_wire ? policy_.wire_yield_nanoseconds : policy_.yield_nanoseconds)) {
       sched_yield();
       return Verdict::kPoll;
     }
@@ -131,9 +138,12 @@ class Waiter {
       seen_ = own_->doorbell.load(std::memory_order_seq_cst);
       own_->sleepers.fetch_add(1, std::memory_order_seq_cst);
       armed_ = true;
+      if (polls_wire && now - checked_ < policy_.check_nanoseconds) return Verdict::kPoll;
+      checked_ = now;
       return Verdict::kCheck;
     }
-    futex_wait(&own_->doorbell, seen_, policy_.sleep_nanoseconds);
+    futex_wait(&own_->doorbell, seen_,
+               polls_wire ? policy_.wire_sleep_nanoseconds : policy_.sleep_nanoseconds);
     disarm();
     return Verdict::kPoll;
   }
@@ -150,6 +160,7 @@ class Waiter {
   int32_t polls_ = 0;
   int64_t yield_started_ = 0;
   int64_t entered_ = 0;
+  int64_t checked_ = 0;
   uint32_t seen_ = 0;
   bool armed_ = false;
 };

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -111,6 +111,7 @@ class Builder(StepWriter):
         alignment_elements: int = SHARD_ALIGNMENT_ELEMENTS,
         mapped_sources: bool = False,
         mapped_results: bool = False,
+        hosts: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__(rank, world_size, name)
         self._frame = Plan(
@@ -121,8 +122,10 @@ class Builder(StepWriter):
             alignment_elements=alignment_elements,
             mapped_sources=mapped_sources,
             mapped_results=mapped_results,
+            hosts=hosts,
         )
         self._parts: dict[str, list[_OpenLoop]] = {}
+        self._in_flight: dict[str, int] = {}
         self._opening: list[_OpenLoop] = []
         self._part: list[_OpenLoop] | None = None
         self._loop: _OpenLoop | None = None
@@ -140,13 +143,15 @@ class Builder(StepWriter):
             yield
 
     @contextmanager
-    def lane(self, name: str) -> Iterator[None]:
+    def lane(self, name: str, *, in_flight: int = 1) -> Iterator[None]:
         """Write an in-order queue of steps; lanes run side by side after arrival.
 
         Parameters
         ----------
         name : str
             Unique in the plan.
+        in_flight : int, default 1
+            How many messages may be under way; above 1 the lane sends and receives only.
 
         Raises
         ------
@@ -155,6 +160,7 @@ class Builder(StepWriter):
         """
         if name in self._parts:
             raise UsageError(f"{self._where()}: there is already a lane {name!r}")
+        self._in_flight[name] = in_flight
         self._parts[name] = []
         with self._enter(f"lane {name!r}", self._parts[name]):
             yield
@@ -235,7 +241,7 @@ class Builder(StepWriter):
             raise UsageError(f"{self._where()}: a lane is still open")
         numbers = {name: index for index, name in enumerate(self._parts)}
         lanes = tuple(
-            Lane(name, tuple(self._close(loop, numbers) for loop in loops))
+            Lane(name, tuple(self._close(loop, numbers) for loop in loops), self._in_flight[name])
             for name, loops in self._parts.items()
         )
         opening = tuple(self._close(loop, numbers) for loop in self._opening)
@@ -265,6 +271,7 @@ def build_all(
     alignment_elements: int = SHARD_ALIGNMENT_ELEMENTS,
     mapped_sources: bool = False,
     mapped_results: bool = False,
+    hosts: Sequence[int] | None = None,
     counts: Iterable[int] | None = None,
     aliasing: Aliasing | None = None,
 ) -> list[Plan]:
@@ -284,6 +291,8 @@ def build_all(
         As of :class:`Builder`, as the next two.
     mapped_sources, mapped_results : bool, default False
         Whether steps touch arrays of peers.
+    hosts : sequence of int, optional
+        The host of every rank; only ranks of one host touch each other's memory.
     counts : iterable of int, optional
         Vector lengths to verify, in elements; default :func:`~cocoll.plan.default_counts`.
     aliasing : Aliasing, optional
@@ -314,6 +323,7 @@ def build_all(
             alignment_elements=alignment_elements,
             mapped_sources=mapped_sources,
             mapped_results=mapped_results,
+            hosts=None if hosts is None else tuple(hosts),
         )
         program(builder)
         plans.append(builder.build())

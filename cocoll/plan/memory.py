@@ -15,8 +15,8 @@ __all__ = ["LINE_BYTES", "Aliasing", "Extent", "MemoryMap", "Relation", "Space"]
 #: The payload of an arrival line.
 LINE_BYTES = 64
 
-# The owner of memory that all ranks of a host map: one physical copy.
-_HOST = -1
+# The owner of memory of which host h has one physical copy for all its ranks: -1 - h.
+_FIRST_HOST = -1
 
 
 class Relation(enum.Enum):
@@ -39,7 +39,7 @@ class Aliasing:
     result : int, default 0
         The result that `relation` speaks of; the others are disjoint from the source.
     replicated_results : bool, default False
-        All results are one physical copy, mapped by all ranks.
+        All results are one physical copy on every host, mapped by all its ranks.
     updated_operands : sequence of (int, int), default ()
         Pairs of operand and result: the operand is that result's array (a replicated operand that
         the epilogue updates).
@@ -74,12 +74,19 @@ class Space(NamedTuple):
 
     @property
     def is_shared(self) -> bool:
-        """Whether it is one copy for all ranks, which the callers only read."""
-        return self.rank == _HOST
+        """Whether it is one copy for all ranks of a host, which the callers only read."""
+        return self.rank <= _FIRST_HOST
+
+    @property
+    def host(self) -> int:
+        """Whose copy it is, where it is shared."""
+        return _FIRST_HOST - self.rank
 
     def __str__(self) -> str:
         """Name the memory for an error message."""
-        owner = "all ranks" if self.is_shared else f"rank {self.rank}"
+        owner = f"rank {self.rank}"
+        if self.is_shared:
+            owner = "all ranks" + (f" of host {self.host}" if self.host else "")
         which = f" {self.which}" if not self.buffer.is_scratch else ""
         copy = f" (copy {self.copy})" if self.buffer.copies > 1 else ""
         return f"{Buffer(self.buffer).name}{which}{copy} of {owner}"
@@ -124,6 +131,7 @@ class MemoryMap:
         self._block_elements = block_elements(count, len(plans), plans[0].alignment_elements)
         self._aliasing = aliasing
         self._sequence_number = sequence_number
+        self._hosts = plans[0].hosts
         self._updated = dict(aliasing.updated_operands)
         self._places: dict[tuple[Buffer, int, int], tuple[Space, int]] = {}
 
@@ -163,7 +171,8 @@ class MemoryMap:
             buffer, index = Buffer.RESULT, self._updated[index]
         if buffer is Buffer.RESULT:
             if aliasing.replicated_results:
-                return Space(buffer, _HOST, index, 0), 0
+                host = 0 if self._hosts is None else self._hosts[view.rank]
+                return Space(buffer, _FIRST_HOST - host, index, 0), 0
             if index == aliasing.result and aliasing.relation is not Relation.DISJOINT:
                 shard = block_range(view.rank, self._count, self._block_elements)[0]
                 sign = {

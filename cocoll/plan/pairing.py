@@ -51,19 +51,19 @@ def pair_wires(trace: Trace, wires: Sequence[Event]) -> None:
     wires : sequence of Event
         Its wire steps, those of a rank in the order of the rank (docs/plans.md, rule 5).
     """
-    sends: defaultdict[tuple[int, int, int], list[Event]] = defaultdict(list)
-    receives: defaultdict[tuple[int, int, int], list[Event]] = defaultdict(list)
+    sends: defaultdict[tuple[int, int, int, int], list[Event]] = defaultdict(list)
+    receives: defaultdict[tuple[int, int, int, int], list[Event]] = defaultdict(list)
     natives: list[defaultdict[int, list[Event]]] = [defaultdict(list) for _ in trace.operations]
     for event in wires:
         step = event.step
         if isinstance(step, Send):
-            sends[event.operation, event.rank, step.peer].append(event)
+            sends[event.operation, event.rank, step.peer, step.tag].append(event)
         elif isinstance(step, Receive):
-            receives[event.operation, step.peer, event.rank].append(event)
+            receives[event.operation, step.peer, event.rank, step.tag].append(event)
         elif isinstance(step, Native):
             natives[event.operation][event.rank].append(event)
     for key in sorted(sends.keys() | receives.keys()):
-        _, sender, receiver = key
+        _, sender, receiver, _ = key
         given, taken = sends[key], receives[key]
         if len(given) != len(taken):
             _raise_unpaired(

@@ -63,9 +63,11 @@ class RaceChecker:
         if space.buffer.is_scratch:
             return []
         accesses = []
+        hosts = self._trace.operations[0].plans[0].hosts
         for node in self._trace.user_moments:
             moment = self._trace.owners[node]
-            if space.is_shared or moment.rank == space.rank:
+            host = 0 if hosts is None else hosts[moment.rank]
+            if moment.rank == space.rank or (space.is_shared and host == space.host):
                 accesses.append(_Access(moment, node, node, start, stop, not space.is_shared))
         return accesses
 

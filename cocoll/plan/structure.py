@@ -10,6 +10,7 @@ from cocoll.plan.ir import (
     Buffer,
     Call,
     Copy,
+    Lane,
     Loop,
     Native,
     Plan,
@@ -24,10 +25,12 @@ from cocoll.plan.ir import (
 )
 from cocoll.plan.listing import OPENING, Place, describe_step, describe_view, render_plan
 
-__all__ = ["check_plan", "check_world", "reads_of", "writes_of"]
+__all__ = ["check_plan", "check_world", "matches_by_tag", "reads_of", "writes_of"]
 
 # Indices of updated operands travel as one 64-bit mask.
 _MAX_OPERANDS = 63
+# Executors keep a communicator's tags apart in what MPI leaves of 15 bits at least.
+_TAGS = 2040
 
 
 def reads_of(step: Step) -> tuple[View, ...]:
@@ -55,6 +58,20 @@ def writes_of(step: Step) -> tuple[View, ...]:
     return ()
 
 
+def matches_by_tag(plan: Plan) -> bool:
+    """Whether a wire must match this plan's messages by sender, receiver and tag.
+
+    Other plans give the wire steps of a rank one order, which is all that NCCL goes by.
+    """
+    lanes = plan.fragment.lanes
+    return any(lane.in_flight > 1 for lane in lanes) or any(
+        isinstance(step, Send | Receive) and step.tag
+        for lane in lanes
+        for loop in lane.loops
+        for step in loop.steps
+    )
+
+
 def check_plan(plan: Plan) -> None:
     """Check one plan alone: everything that needs no count and no peer.
 
@@ -69,12 +86,21 @@ def check_plan(plan: Plan) -> None:
         A peer, a view or a block names a rank outside the world, or a rank signals itself.
     UsageError
         A number is out of its range, a lane that a step waits for does not exist, a copy changes
-        the element size, a reduce has nothing to do.
+        the element size, a reduce has nothing to do, or a lane with several messages in flight has
+        other steps.
     ScheduleError
         The opening does more than fill this rank's own scratch; or a step touches a peer's array
-        that the plan does not declare as mapped. ``report()`` shows the step in its plan.
+        that the plan does not declare as mapped, or anything of a rank on another host.
+        ``report()`` shows the step in its plan.
     """
     fragment = plan.fragment
+    if plan.hosts is not None and len(plan.hosts) != plan.world_size:
+        raise UsageError(
+            f"plan {plan.name!r}: wanted the host of each of {plan.world_size} ranks, got "
+            f"{len(plan.hosts)}"
+        )
+    for lane in fragment.lanes:
+        _check_in_flight(plan, lane)
     if plan.alignment_elements < 1:
         raise UsageError(
             f"plan {plan.name!r}: wanted alignment_elements >= 1, got {plan.alignment_elements}"
@@ -87,7 +113,7 @@ def check_plan(plan: Plan) -> None:
             _check_loop(plan, loop)
             for step_index, step in enumerate(loop.steps):
                 _check_step(plan, loop, step)
-                reason = _mapping_fault(plan, step)
+                reason = _mapping_fault(plan, step) or _host_fault(plan, step)
                 if lane_index == OPENING:
                     reason = _opening_fault(plan, step) or reason
                 if reason is not None:
@@ -110,14 +136,14 @@ def check_world(plans: Sequence[Plan]) -> None:
     ------
     UsageError
         A plan is missing, stands at another rank's place, or differs in what all ranks must agree
-        on (world_size, alignment_elements, mapped_sources, mapped_results).
+        on (world_size, alignment_elements, mapped_sources, mapped_results, hosts).
     """
     if not plans:
         raise UsageError("wanted one plan per rank, got none")
     first = plans[0]
     if len(plans) != first.world_size:
         raise UsageError(f"wanted {first.world_size} plans, one per rank, got {len(plans)}")
-    agreed = ("world_size", "alignment_elements", "mapped_sources", "mapped_results")
+    agreed = ("world_size", "alignment_elements", "mapped_sources", "mapped_results", "hosts")
     for rank, plan in enumerate(plans):
         if plan.rank != rank:
             raise UsageError(f"wanted the plan of rank {rank} at place {rank}, got {plan.rank}'s")
@@ -131,6 +157,17 @@ def check_world(plans: Sequence[Plan]) -> None:
     # Rank by rank and not all at once: a planner's mistake shows first on its lowest rank.
     for plan in plans:
         check_plan(plan)
+
+
+def _check_in_flight(plan: Plan, lane: Lane) -> None:
+    where = f"plan {plan.name!r} of rank {plan.rank}, lane {lane.name!r}"
+    if lane.in_flight < 1:
+        raise UsageError(f"{where}: wanted in_flight >= 1, got {lane.in_flight}")
+    steps = (step for loop in lane.loops for step in loop.steps)
+    if lane.in_flight > 1 and not all(isinstance(step, Send | Receive) for step in steps):
+        raise UsageError(
+            f"{where}: a lane with {lane.in_flight} messages in flight sends and receives only"
+        )
 
 
 def _check_loop(plan: Plan, loop: Loop) -> None:
@@ -167,6 +204,8 @@ def _check_step(plan: Plan, loop: Loop, step: Step) -> None:
         )
     if isinstance(step, Signal | Wait) and step.flag < 0:
         raise UsageError(f"{where}: wanted a flag >= 0, got {step.flag}")
+    if isinstance(step, Send | Receive) and not 0 <= step.tag < _TAGS:
+        raise UsageError(f"{where}: wanted a tag in [0, {_TAGS}), got {step.tag}")
     if not isinstance(step, Signal | Wait) and not (
         step.block == WHOLE_VECTOR or 0 <= step.block < plan.world_size
     ):
@@ -202,6 +241,10 @@ def _check_reduce(where: str, step: Reduce) -> None:
         raise UsageError(f"{where}: wanted sources, and results or updated operands")
     if len({len(views) for views in step.destinations}) > 1 or () in step.destinations:
         raise UsageError(f"{where}: every result must have as many destinations, at least one")
+    if step.partial and (step.operands or len(step.destinations) != 1):
+        raise UsageError(f"{where}: a partial reduce has one result and no operands")
+    if step.partial and step.destinations[0][0].itemsize_bytes != step.sources[0].itemsize_bytes:
+        raise UsageError(f"{where}: a partial reduce keeps the element size")
     if len({view.itemsize_bytes for view in step.sources}) > 1:
         raise UsageError(f"{where}: all sources must have one element size")
     for views in step.destinations:
@@ -260,4 +303,18 @@ def _mapping_fault(plan: Plan, step: Step) -> str | None:
         return "a peer's SOURCE is touched, yet mapped_sources is False"
     if any(map(foreign(Buffer.RESULT), views)) and not plan.mapped_results:
         return "a peer's RESULT is touched, yet mapped_results is False"
+    return None
+
+
+def _host_fault(plan: Plan, step: Step) -> str | None:
+    """Say what a step wants of a rank on another host that only a message can reach."""
+    hosts = plan.hosts
+    if hosts is None:
+        return None
+    home = hosts[plan.rank]
+    if isinstance(step, Signal | Wait) and hosts[step.peer] != home:
+        return f"rank {step.peer} is on another host, where no signal goes"
+    for view in (*reads_of(step), *writes_of(step)):
+        if hosts[view.rank] != home:
+            return f"rank {view.rank} is on another host: its memory is not mapped here"
     return None

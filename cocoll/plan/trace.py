@@ -118,7 +118,15 @@ class Trace:
         lanes = max(
             len(plan.fragment.lanes) for operation in operations for plan in operation.plans
         )
-        self.chains_per_rank = lanes + 2
+        # Where messages of a lane overlap, their ends are a sequence of their own.
+        overlap = any(
+            lane.in_flight > 1
+            for operation in operations
+            for plan in operation.plans
+            for lane in plan.fragment.lanes
+        )
+        self._ends = lanes if overlap else 0
+        self.chains_per_rank = lanes + self._ends + 2
         self.chain: list[int] = []
         self.position: list[int] = []
         self.before: list[list[int]] = []
@@ -133,9 +141,20 @@ class Trace:
         """How many chains there are."""
         return len(self._lengths)
 
-    def add_node(self, rank: int, lane: int, owner: Event | Moment, before: list[int]) -> int:
-        """Append a node to a lane of a rank, to its opening, or to its `TRUNK`."""
-        chain = rank * self.chains_per_rank + lane - TRUNK
+    def add_node(
+        self,
+        rank: int,
+        lane: int,
+        owner: Event | Moment,
+        before: list[int],
+        *,
+        ends: bool = False,
+    ) -> int:
+        """Append a node to a lane of a rank, to its opening, or to its `TRUNK`.
+
+        `ends`: to the sequence of ends of a lane whose messages overlap.
+        """
+        chain = rank * self.chains_per_rank + lane - TRUNK + ends * self._ends
         self._lengths[chain] += 1
         self.chain.append(chain)
         self.position.append(self._lengths[chain])

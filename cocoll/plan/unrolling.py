@@ -8,6 +8,7 @@ arrival which variant of a plan serves all ranks may run the opening only then, 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
@@ -101,13 +102,30 @@ def _unroll_operation(trace: Trace, number: int, ends: list[list[int]]) -> list[
             [arrivals[rank], openings[rank], *arrivals],
         )
         lane_ends = [
-            unrollers[rank].run_loops(index, lane.loops, start)
+            unrollers[rank].run_loops(index, lane.loops, start, lane.in_flight)
             for index, lane in enumerate(plan.fragment.lanes)
         ]
         unrollers[rank].connect_after(lane_ends)
         moment = Moment(number, rank, "ends")
         ends.append([trace.add_node(rank, TRUNK, moment, [start, *lane_ends])])
     return ends
+
+
+class _Flight:
+    """The nodes of a lane that decide when its next step begins."""
+
+    def __init__(self, in_flight: int, node: int) -> None:
+        self.begun = node
+        self.ended = node
+        self.overlaps = in_flight > 1
+        self._ends = deque([node] * in_flight, maxlen=in_flight)
+
+    def conditions(self) -> list[int]:
+        return [self.begun, self._ends[0]] if self.overlaps else [self.ended]
+
+    def add(self, begin: int, end: int) -> None:
+        self.begun, self.ended = begin, end
+        self._ends.append(end)
 
 
 class _RankUnroller:
@@ -128,37 +146,40 @@ class _RankUnroller:
         self._progress: dict[int, list[tuple[int, int]]] = {}
         self._waiting: list[Event] = []
 
-    def run_loops(self, lane: int, loops: Sequence[Loop], node: int) -> int:
-        """Append all iterations after `node`; give the last node."""
+    def run_loops(self, lane: int, loops: Sequence[Loop], node: int, in_flight: int = 1) -> int:
+        """Append all iterations after `node`; give the node at which all have ended."""
         progress = self._progress.setdefault(lane, [])
+        flight = _Flight(in_flight, node)
         for loop_index, loop in enumerate(loops):
             for iteration in loop_iterations(loop, self._trace.count, self._block_elements):
-                node = self._run_iteration(lane, loop_index, loop, iteration, node)
-                progress.append((iteration, node))
-        return node
+                self._run_iteration(lane, loop_index, loop, iteration, flight)
+                progress.append((iteration, flight.ended))
+        return flight.ended
 
     def _run_iteration(
-        self, lane: int, loop_index: int, loop: Loop, iteration: int, node: int
-    ) -> int:
+        self, lane: int, loop_index: int, loop: Loop, iteration: int, flight: _Flight
+    ) -> None:
         trace = self._trace
         for group, steps in _grouped(loop.steps):
             events = []
             for step_index, step in steps:
                 place = Place(lane, loop_index, step_index)
-                event = Event(self._number, self._rank, place, iteration, step, node)
+                event = Event(self._number, self._rank, place, iteration, step, flight.begun)
                 if not isinstance(step, Signal | Wait):
                     self._resolve(event, loop)
                 if step.after:
                     self._waiting.append(event)
                 events.append(event)
-            begin = end = trace.add_node(self._rank, lane, events[0], [node])
-            if group is not None:
+            begin = end = trace.add_node(self._rank, lane, events[0], flight.conditions())
+            if flight.overlaps:
+                before = [begin, flight.ended]
+                end = trace.add_node(self._rank, lane, events[-1], before, ends=True)
+            elif group is not None:
                 end = trace.add_node(self._rank, lane, events[-1], [begin])
             for event in events:
                 event.begin, event.end = begin, end
             trace.events += events
-            node = end
-        return node
+            flight.add(begin, end)
 
     def _resolve(self, event: Event, loop: Loop) -> None:
         """Fill in which bytes a step touches."""

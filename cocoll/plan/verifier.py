@@ -11,7 +11,7 @@ ended the operation before it, so only neighbours can meet.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
@@ -27,7 +27,7 @@ from cocoll.plan.ir import (
 from cocoll.plan.memory import LINE_BYTES, Aliasing
 from cocoll.plan.pairing import pair_signals, pair_wires
 from cocoll.plan.races import RaceChecker
-from cocoll.plan.structure import check_world, reads_of, writes_of
+from cocoll.plan.structure import check_world, matches_by_tag, reads_of, writes_of
 from cocoll.plan.trace import Event, Moment, Operation, Trace, describe_owner, raise_illegal
 from cocoll.plan.unrolling import unroll
 
@@ -242,14 +242,27 @@ def _sort_wires(
     """Put the wire steps of a rank into their order, and refuse those that have none.
 
     Lanes, `after` and signals order them (docs/plans.md, rule 5); messages do not, for which
-    message meets which is what the order decides.
+    message meets which is what the order decides. Where plans use tags, or have several messages
+    in flight, only messages that could be taken for each other need an order, that in which they
+    begin.
     """
     place = {node: index for index, node in enumerate(order)}
+    matched = any(map(matches_by_tag, trace.operations[0].plans)) or any(
+        map(matches_by_tag, trace.operations[1].plans)
+    )
+    rows: defaultdict[tuple[object, ...], list[Event]] = defaultdict(list)
     wires.sort(key=lambda event: (event.rank, place[event.begin]))
-    for one, two in pairwise(wires):
-        if one.rank != two.rank or one.begin == two.begin:
+    for event in wires:
+        step = event.step
+        row: tuple[object, ...] = (event.rank,)
+        if matched and isinstance(step, Send | Receive):
+            row = (event.rank, type(step), step.peer, step.tag)
+        rows[row].append(event)
+    for one, two in (pair for row in rows.values() for pair in pairwise(row)):
+        if one.begin == two.begin:
             continue
-        if clocks[two.begin][trace.chain[one.end]] < trace.position[one.end]:
+        earlier = one.begin if matched else one.end
+        if clocks[two.begin][trace.chain[earlier]] < trace.position[earlier]:
             raise_illegal(
                 DependenceError,
                 f"rank {one.rank}: the order of two wire steps is not certain: "

@@ -195,6 +195,7 @@ class StepWriter(ViewMaker, abc.ABC):
         block: int = -1,
         operands: Sequence[View] = (),
         updated: Iterable[int] = (),
+        partial: bool = False,
         after: AfterLanes | None = None,
     ) -> None:
         """Reduce a chunk over `sources` in their order, run the epilogue, store every result.
@@ -211,11 +212,15 @@ class StepWriter(ViewMaker, abc.ABC):
             The epilogue's arrays.
         updated : iterable of int, optional
             Indices of the operands that the epilogue writes in place.
+        partial : bool, default False
+            Whether another reduce goes on with the result: no epilogue, no division of an average.
         after : mapping of str to int or None, optional
             Lanes to wait for.
         """
         stores = tuple(tuple(views) for views in destinations)
-        self._add(Reduce(block, tuple(sources), stores, tuple(operands), tuple(updated)), after)
+        self._add(
+            Reduce(block, tuple(sources), stores, tuple(operands), tuple(updated), partial), after
+        )
 
     def signal(self, *, peer: int, flag: int = Flag.USER, after: AfterLanes | None = None) -> None:
         """Tell a peer that everything before is done.
@@ -252,9 +257,10 @@ class StepWriter(ViewMaker, abc.ABC):
         source: View,
         block: int = -1,
         group: int = 0,
+        tag: int = 0,
         after: AfterLanes | None = None,
     ) -> None:
-        """Send a chunk to a rank whose memory is not mapped. The host runs none yet.
+        """Send a chunk to a rank whose memory is not mapped.
 
         Parameters
         ----------
@@ -266,10 +272,13 @@ class StepWriter(ViewMaker, abc.ABC):
             The block whose chunks are sent.
         group : int, default 0
             Adjacent sends and receives of one number (not 0) move as one.
+        tag : int, default 0
+            The peer's receives with this tag meet the sends with it, in their order. NCCL knows no
+            tags.
         after : mapping of str to int or None, optional
             Lanes to wait for.
         """
-        self._add(Send(block, peer, source, group), after)
+        self._add(Send(block, peer, source, group, tag), after)
 
     def recv(
         self,
@@ -278,9 +287,10 @@ class StepWriter(ViewMaker, abc.ABC):
         destination: View,
         block: int = -1,
         group: int = 0,
+        tag: int = 0,
         after: AfterLanes | None = None,
     ) -> None:
-        """Receive a chunk from a rank whose memory is not mapped. The host runs none yet.
+        """Receive a chunk from a rank whose memory is not mapped.
 
         Parameters
         ----------
@@ -292,10 +302,12 @@ class StepWriter(ViewMaker, abc.ABC):
             The block whose chunks are received.
         group : int, default 0
             Adjacent sends and receives of one number (not 0) move as one.
+        tag : int, default 0
+            As in `send`.
         after : mapping of str to int or None, optional
             Lanes to wait for.
         """
-        self._add(Receive(block, peer, destination, group), after)
+        self._add(Receive(block, peer, destination, group, tag), after)
 
     def call(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,6 +18,7 @@ from functools import cache
 from cocoll.plan.ir import (
     Buffer,
     Copy,
+    Lane,
     Loop,
     Native,
     Plan,
@@ -137,8 +138,8 @@ class World:
         self._taken: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._arrived = [[False] * self.world_size for _ in operations]
         # What has been posted on each wire, by sender and receiver, and not met; natives by rank.
-        self._sends: defaultdict[tuple[int, int], list[_Posted]] = defaultdict(list)
-        self._receives: defaultdict[tuple[int, int], list[_Posted]] = defaultdict(list)
+        self._sends: defaultdict[tuple[int, int, int], list[_Posted]] = defaultdict(list)
+        self._receives: defaultdict[tuple[int, int, int], list[_Posted]] = defaultdict(list)
         self._natives: list[list[_Posted]] = [[] for _ in range(self.world_size)]
         self._tasks: list[tuple[str, Task]] = []
         self.finished = [0] * self.world_size
@@ -198,10 +199,10 @@ class World:
                 self._spawn("native", _collect([queue.pop(0) for queue in self._natives]))
             return
         if isinstance(step, Send):
-            pair = (rank, step.peer)
+            pair = (rank, step.peer, step.tag)
             self._sends[pair].append(posted)
         else:
-            pair = (step.peer, rank)
+            pair = (step.peer, rank, step.tag)
             self._receives[pair].append(posted)
         if self._sends[pair] and self._receives[pair]:
             send, receive = self._sends[pair].pop(0), self._receives[pair].pop(0)
@@ -352,7 +353,7 @@ class _RankRun:
             yield from self._loops(self._plan.fragment.opening, None)
         for index, lane in enumerate(self._plan.fragment.lanes):
             name = f"rank {rank}, operation {number}, lane {lane.name}"
-            world._spawn(name, self._lane(index, lane.loops))
+            world._spawn(name, self._lane(index, lane))
         yield lambda: all(self._ended)
         if self._operation.zero_source and not self._plan.mapped_sources:
             source = arrays[Buffer.SOURCE, 0]
@@ -457,9 +458,36 @@ class _RankRun:
 
     # --- steps ---
 
-    def _lane(self, index: int, loops: Sequence[Loop]) -> Task:
-        yield from self._loops(loops, index)
+    def _lane(self, index: int, lane: Lane) -> Task:
+        if lane.in_flight == 1:
+            yield from self._loops(lane.loops, index)
+        else:
+            yield from self._overlapping(lane, index)
         self._ended[index] = True
+
+    def _overlapping(self, lane: Lane, index: int) -> Task:
+        """Run a lane of messages of which several are under way; they end in their order."""
+        flight: deque[tuple[list[_Posted], int | None]] = deque()
+
+        def settle() -> bool:
+            while flight and all(one.done for one in flight[0][0]):
+                iteration = flight.popleft()[1]
+                if iteration is not None:
+                    self._progress[index] = iteration + 1
+            return len(flight) < lane.in_flight
+
+        for loop in lane.loops:
+            for iteration in loop_iterations(loop, self._world.count, self._length):
+                groups = _grouped(loop.steps)
+                for place, group in enumerate(groups):
+                    yield settle
+                    for step in group:
+                        for condition in self._wait_for(step, iteration):
+                            yield lambda condition=condition: (settle(), condition())[1]
+                    posted = self._post(group, loop, iteration)
+                    last = place == len(groups) - 1
+                    flight.append((posted, iteration if last else None))
+        yield lambda: settle() and not flight
 
     def _loops(self, loops: Sequence[Loop], lane: int | None) -> Task:
         for loop in loops:
@@ -476,6 +504,10 @@ class _RankRun:
         """Post what moves as one, and wait until all of it has."""
         for step in group:
             yield from self._wait_for(step, iteration)
+        posted = self._post(group, loop, iteration)
+        yield lambda: all(one.done for one in posted)
+
+    def _post(self, group: Sequence[Step], loop: Loop, iteration: int) -> list[_Posted]:
         posted = []
         for step in group:
             assert isinstance(step, Send | Receive | Native)
@@ -497,7 +529,7 @@ class _RankRun:
             if not one.done:
                 self._world.post(one)
             posted.append(one)
-        yield lambda: all(one.done for one in posted)
+        return posted
 
     def _wait_for(self, step: Step, iteration: int) -> Task:
         for after in step.after:

@@ -20,7 +20,7 @@ LAYERS = (
     ("communicator", "variants"),
     ("collectives", "torch", "jax"),
     ("",),
-    ("tune", "testing", "cli"),
+    ("tune", "testing", "commands", "cli"),
 )
 LAYER_OF = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 

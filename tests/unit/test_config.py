@@ -43,7 +43,8 @@ def test_cache_dir(environ: dict[str, str], expected: str) -> None:
         ("COCOLL_NO_COMPILE", "0", "no_compile", False),
         ("COCOLL_NO_CMA", " on ", "no_cma", True),
         ("COCOLL_ISA", "v3", "isa", "v3"),
-        ("COCOLL_TOPOLOGY", "t.json", "topology", Path("t.json")),
+        ("COCOLL_TOPOLOGY", "t.json", "topology", "t.json"),
+        ("COCOLL_TOPOLOGY", "dgx-h100:4", "topology", "dgx-h100:4"),
         ("COCOLL_TRACE", "t.json", "trace", Path("t.json")),
         ("COCOLL_LOG", "DEBUG", "log", "debug"),
     ],
@@ -113,6 +114,11 @@ def test_an_argument_hides_a_bad_variable() -> None:
 def test_bad_argument(argument: str, value: object) -> None:
     with pytest.raises(UsageError, match=argument):
         Settings.from_environment(HOME, **{argument: value})
+
+
+def test_a_topology_may_be_given_as_a_path() -> None:
+    settings = Settings.from_environment(HOME, topology=Path("/somewhere/t.json"))
+    assert settings.topology == "/somewhere/t.json"
 
 
 def test_unknown_argument() -> None:

@@ -283,19 +283,27 @@ def test_layout_of_records() -> None:
     loop = Loop(
         (Copy(2, view, view, (After(0, 7),)), Signal(0, Flag.DONE)), Span.BLOCK, 1 << 33, 1, 4
     )
-    plan = Plan(1, 3, Fragment((Lane("a", (loop,)),)), "layout", 8, mapped_results=True)
+    messages = Loop((Send(2, 0, view, 5, 6), Receive(1, 2, view, 7, 8)), Span.WHOLE, 9)
+    lanes = (Lane("a", (loop,)), Lane("b", (messages,), in_flight=4))
+    plan = Plan(1, 3, Fragment(lanes), "layout", 8, mapped_results=True)
     records = list(RECORD.iter_unpack(plan.pack()))
     assert RECORD.size == 48
     assert records == [
-        (Opcode.HEADER, PACK_VERSION, 1, 3, 8, 1, 2, 0, 0, 0),
-        (Opcode.LANE, -1, 0, 0, 0, 0, 0, 0, 0, 0),
-        (Opcode.LANE, 0, 1, 0, 0, 0, 0, 0, 0, 0),
+        (Opcode.HEADER, PACK_VERSION, 1, 3, 8, 2, 2, 0, 0, 0),
+        (Opcode.LANE, -1, 0, 1, 0, 0, 0, 0, 0, 0),
+        (Opcode.LANE, 0, 1, 1, 0, 0, 0, 0, 0, 0),
         (Opcode.LOOP, Span.BLOCK, 1, 4, 0, 0, 0, 0, 1 << 33, 5),
         (Opcode.AFTER, 0, 7, 0, 0, 0, 0, 0, 0, 0),
         (Opcode.COPY, 2, 0, 0, 0, 0, 0, 0, 0, 0),
         (Opcode.VIEW, Buffer.STAGING, 1, 4, 2, 0, 3, 0, 4096, 512),
         (Opcode.VIEW, Buffer.STAGING, 1, 4, 2, 0, 3, 0, 4096, 512),
         (Opcode.SIGNAL, 0, Flag.DONE, 0, 0, 0, 0, 0, 0, 0),
+        (Opcode.LANE, 1, 1, 4, 0, 0, 0, 0, 0, 0),
+        (Opcode.LOOP, Span.WHOLE, 0, -1, 0, 0, 0, 0, 9, 4),
+        (Opcode.SEND, 2, 0, 5, 6, 0, 0, 0, 0, 0),
+        (Opcode.VIEW, Buffer.STAGING, 1, 4, 2, 0, 3, 0, 4096, 512),
+        (Opcode.RECEIVE, 1, 2, 7, 8, 0, 0, 0, 0, 0),
+        (Opcode.VIEW, Buffer.STAGING, 1, 4, 2, 0, 3, 0, 4096, 512),
     ]
 
 
@@ -309,7 +317,9 @@ def test_numbers_of_opcodes_buffers_flags_and_spans() -> None:
     assert [one.name for one in Buffer] == [
         "SOURCE", "RESULT", "OPERAND", "LINE", "SMALL", "STAGING",
     ]  # fmt: skip
-    assert [one.name for one in Flag] == ["REQUEST", "ANSWER", "DONE", "USER"]
+    assert [one.name for one in Flag] == [
+        "REQUEST", "ANSWER", "DONE", "USER", "GATHER", "GATHERED",
+    ]  # fmt: skip
     assert [one.name for one in Span] == ["ONCE", "BLOCK", "WHOLE"]
     assert {one.name: one.copies for one in Buffer if one.copies != 1} == {"LINE": 2, "SMALL": 2}
 

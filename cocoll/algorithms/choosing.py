@@ -1,0 +1,341 @@
+"""Which algorithm serves a collective over several hosts, by what it costs on their topology.
+
+A candidate's cost is that of its busiest port, of the chunks that fill its pipeline, and of its
+messages, in whole nanoseconds. It ranks candidates and sets their chunks; what a plan takes is for
+the simulator to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from cocoll.algorithms import (
+    hierarchical,
+    hierarchical_broadcast,
+    recursive_doubling,
+    wire_two_shot,
+)
+from cocoll.algorithms.costing import (
+    IN_FLIGHT,
+    MESSAGE_NANOSECONDS,
+    MOST_MESSAGE_BYTES,
+    Flow,
+    PipelineCost,
+)
+from cocoll.algorithms.demand import Candidate, Demand
+from cocoll.algorithms.hierarchy import Hierarchy, make_hierarchy
+from cocoll.algorithms.host_staging import HostStaging
+from cocoll.errors import UsageError
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan, block_elements
+
+if TYPE_CHECKING:
+    from cocoll.topology.graph import Topology
+
+__all__ = ["Candidate", "Demand", "candidates", "make_hierarchy"]
+
+# Tags tell the blocks of a ring apart, two for each block that a rank passes on.
+_LONGEST_RING = 500
+_SLOTS = 4
+
+
+def candidates(topology: Topology, demand: Demand) -> list[Candidate]:
+    """Give the ways to do a collective over several hosts, the cheapest first. Pure.
+
+    Parameters
+    ----------
+    topology : Topology
+        Of two hosts or more.
+    demand : Demand
+        What is wanted.
+
+    Returns
+    -------
+    list of Candidate
+        Ties in a fixed order, so that all ranks choose alike.
+
+    Raises
+    ------
+    UsageError
+        There is one host only.
+    """
+    hierarchy = make_hierarchy(topology)
+    if hierarchy.host_count < 2:
+        raise UsageError("these ways are for several hosts; got a topology of one")
+    chooser = _Chooser(topology, hierarchy, demand)
+    return sorted(chooser.ways(), key=lambda candidate: candidate.cost_nanoseconds)
+
+
+class _Chooser:
+    def __init__(self, topology: Topology, hierarchy: Hierarchy, demand: Demand) -> None:
+        self._hierarchy = hierarchy
+        self._demand = demand
+        self._itemsize = demand.spec.source_itemsize_bytes
+        count = demand.nbytes // self._itemsize
+        self._block = block_elements(count, hierarchy.world_size, demand.alignment_elements)
+        self._costs = PipelineCost(topology, hierarchy, self._block, self._itemsize)
+
+    def ways(self) -> Iterator[Candidate]:
+        demand, hosts = self._demand, self._hierarchy.host_count
+        ring = 2 < hosts <= _LONGEST_RING
+        if demand.kind == "broadcast":
+            yield self._broadcast(tree=False)
+            if hosts > 2:
+                yield self._broadcast(tree=True)
+            return
+        if demand.kind == "allgather":
+            yield self._allgather(ring=False)
+            if ring:
+                yield self._allgather(ring=True)
+            return
+        if demand.rank_order:
+            yield self._two_shot()
+            return
+        everywhere = not (demand.spec.is_sharded or demand.spec.zero_source or demand.replicated)
+        if demand.kind == "allreduce" and everywhere and demand.nbytes <= demand.small_bytes:
+            yield self._doubling()
+        yield self._reducing(ring=False)
+        if ring:
+            yield self._reducing(ring=True)
+
+    def _room(self, staging: HostStaging) -> int:
+        room = staging.fitting_chunk(self._demand.staging_bytes)
+        if room < 1:
+            raise UsageError(
+                f"Tuning.staging_bytes of {self._demand.staging_bytes} holds no chunk of each of "
+                f"{self._hierarchy.world_size} ranks; give more"
+            )
+        return room
+
+    def _staging(self, *, results: int, parts: str) -> HostStaging:
+        spec = self._demand.spec
+        itemsizes = (spec.source_itemsize_bytes, *spec.result_itemsizes_bytes[:results])
+        return HostStaging(
+            self._hierarchy,
+            itemsizes,
+            1,
+            _SLOTS,
+            shares=parts != "none" or self._demand.kind == "broadcast",
+            answers=bool(results),
+            parts=parts,
+        )
+
+    def _reducing(self, *, ring: bool) -> Candidate:
+        demand, hierarchy = self._demand, self._hierarchy
+        spec, hosts = demand.spec, hierarchy.host_count
+        gathers = demand.kind == "allreduce"
+        result_bytes = sum(spec.result_itemsizes_bytes) if gathers else 0
+        own = self._block * self._itemsize
+        back = self._block * result_bytes
+
+        def flows() -> Iterator[Flow]:
+            for rank in self._costs.senders():
+                delegated = hierarchy.delegated(rank)
+                if not ring:
+                    yield from ((rank, owner, own) for owner in delegated)
+                    yield from ((rank, peer, back) for peer in hierarchy.delegates(rank))
+                    continue
+                for owner in (rank, *delegated):
+                    way = (owner, *hierarchy.delegates(owner))
+                    place = way.index(rank)
+                    # Sums travel to the owner, results from it; both go round once.
+                    if place > 0:
+                        yield (rank, (*way, owner)[place + 1], own)
+                    if place + 1 < len(way):
+                        yield (rank, way[place + 1], back)
+
+        busiest = self._costs.busiest_nanoseconds(flows())
+        depth = (hosts - 1) * (1 + gathers) if ring else 1
+        staging = self._staging(
+            results=len(spec.result_itemsizes_bytes) if gathers else 0,
+            parts="ring" if ring else "straight",
+        )
+        chunk = self._costs.chunk_elements(busiest, depth, 2 * hosts, self._room(staging))
+
+        def make(rank: int, staged: bool) -> Plan:
+            if demand.kind == "reduce_scatter":
+                return hierarchical.plan_reduce_scatter(
+                    rank,
+                    hierarchy,
+                    spec,
+                    chunk_elements=chunk,
+                    slots=_SLOTS,
+                    in_flight=IN_FLIGHT,
+                    ring=ring,
+                    staged=staged,
+                    alignment_elements=demand.alignment_elements,
+                )
+            return hierarchical.plan_allreduce(
+                rank,
+                hierarchy,
+                spec,
+                chunk_elements=chunk,
+                slots=_SLOTS,
+                in_flight=IN_FLIGHT,
+                ring=ring,
+                staged=staged,
+                replicated_result=demand.replicated,
+            )
+
+        return Candidate(
+            "hierarchical_ring" if ring else "hierarchical",
+            "blocks pass all hosts in turn, each link once"
+            if ring
+            else "blocks go straight to their owners and back, in the fewest steps",
+            self._costs.total_nanoseconds(busiest, depth, 2 * hosts, chunk),
+            chunk,
+            make,
+        )
+
+    def _allgather(self, *, ring: bool) -> Candidate:
+        demand, hierarchy = self._demand, self._hierarchy
+        own = self._block * self._itemsize
+
+        def flows() -> Iterator[Flow]:
+            for rank in self._costs.senders():
+                if not ring:
+                    yield from ((rank, peer, own) for peer in hierarchy.delegates(rank))
+                    continue
+                for owner in (rank, *hierarchy.delegated(rank)):
+                    way = (owner, *hierarchy.delegates(owner))
+                    place = way.index(rank)
+                    if place + 1 < len(way):
+                        yield (rank, way[place + 1], own)
+
+        busiest = self._costs.busiest_nanoseconds(flows())
+        depth = hierarchy.host_count - 1 if ring else 1
+        staging = self._staging(results=1, parts="none")
+        chunk = self._costs.chunk_elements(
+            busiest, depth, hierarchy.host_count, self._room(staging)
+        )
+
+        def make(rank: int, staged: bool) -> Plan:
+            return hierarchical.plan_allgather(
+                rank,
+                hierarchy,
+                self._itemsize,
+                chunk_elements=chunk,
+                slots=_SLOTS,
+                in_flight=IN_FLIGHT,
+                ring=ring,
+                staged=staged,
+                alignment_elements=demand.alignment_elements,
+                replicated_result=demand.replicated,
+            )
+
+        return Candidate(
+            "hierarchical_ring" if ring else "hierarchical",
+            "blocks pass all hosts in turn, each link once"
+            if ring
+            else "owners send their blocks to all hosts",
+            self._costs.total_nanoseconds(busiest, depth, hierarchy.host_count, chunk),
+            chunk,
+            make,
+        )
+
+    def _broadcast(self, *, tree: bool) -> Candidate:
+        demand, hierarchy = self._demand, self._hierarchy
+        home = hierarchy.hosts[demand.root]
+        way = (home, *hierarchy.hosts_after(home))
+        own = self._block * self._itemsize
+
+        def flows() -> Iterator[Flow]:
+            for place, host in enumerate(way[1:], start=1):
+                parent = way[place - (place & -place)] if tree else way[place - 1]
+                for block in range(hierarchy.world_size):
+                    yield (
+                        hierarchy.delegate(parent, block),
+                        hierarchy.delegate(host, block),
+                        own,
+                    )
+
+        busiest = self._costs.busiest_nanoseconds(flows())
+        hosts = hierarchy.host_count
+        depth = max(1, (hosts - 1).bit_length() if tree else hosts - 2)
+        staging = self._staging(results=1, parts="none")
+        chunk = self._costs.chunk_elements(busiest, depth, hosts, self._room(staging))
+
+        def make(rank: int, staged: bool) -> Plan:
+            return hierarchical_broadcast.plan_broadcast(
+                rank,
+                hierarchy,
+                demand.root,
+                self._itemsize,
+                chunk_elements=chunk,
+                slots=_SLOTS,
+                in_flight=IN_FLIGHT,
+                tree=tree,
+                staged=staged,
+                replicated_result=demand.replicated,
+            )
+
+        return Candidate(
+            "hierarchical_tree" if tree else "hierarchical_chain",
+            "few steps for small data" if tree else "every host sends and receives the data once",
+            self._costs.total_nanoseconds(busiest, depth, hosts, chunk),
+            chunk,
+            make,
+        )
+
+    def _doubling(self) -> Candidate:
+        demand, hierarchy = self._demand, self._hierarchy
+        longest = demand.small_bytes // self._itemsize
+        steps = (hierarchy.host_count - 1).bit_length()
+        leaders = hierarchy.members(0)[0], hierarchy.members(1)[0]
+        one = self._costs.busiest_nanoseconds(iter([(*leaders, demand.nbytes)]))
+
+        def make(rank: int, staged: bool) -> Plan:
+            del staged
+            return recursive_doubling.plan_allreduce(
+                rank, hierarchy, demand.spec, longest_elements=longest
+            )
+
+        return Candidate(
+            "recursive_doubling",
+            f"{steps} messages one after the other, of all the data",
+            steps * (self._costs.latency_nanoseconds + one + 2 * MESSAGE_NANOSECONDS),
+            0,
+            make,
+        )
+
+    def _two_shot(self) -> Candidate:
+        """Sum in rank order: every rank sends every owner its part."""
+        demand, hierarchy = self._demand, self._hierarchy
+        world_size = hierarchy.world_size
+        peers = world_size - 1
+        room = demand.staging_bytes // (peers * _SLOTS * self._itemsize) - 32
+        unit = SHARD_ALIGNMENT_ELEMENTS
+        chunk = max(unit, min(self._block, room, MOST_MESSAGE_BYTES // self._itemsize))
+        chunk = chunk // unit * unit
+        scattered = demand.kind == "reduce_scatter"
+        own = self._block * self._itemsize
+
+        def flows() -> Iterator[Flow]:
+            for rank in self._costs.senders():
+                for peer in range(world_size):
+                    if hierarchy.hosts[peer] != hierarchy.hosts[rank]:
+                        yield (rank, peer, own * (1 if scattered else 2))
+
+        def make(rank: int, staged: bool) -> Plan:
+            del staged
+            if scattered:
+                return wire_two_shot.plan_reduce_scatter_wire(
+                    rank,
+                    world_size,
+                    demand.spec,
+                    chunk_elements=chunk,
+                    slots=_SLOTS,
+                    alignment_elements=demand.alignment_elements,
+                )
+            return wire_two_shot.plan_allreduce_wire(
+                rank, world_size, demand.spec, chunk_elements=chunk, slots=_SLOTS
+            )
+
+        busiest = self._costs.busiest_nanoseconds(flows())
+        return Candidate(
+            "wire_two_shot",
+            "every owner adds all ranks' values in rank order",
+            self._costs.total_nanoseconds(busiest, 1, 2 * peers, chunk),
+            chunk,
+            make,
+        )

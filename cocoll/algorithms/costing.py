@@ -1,0 +1,114 @@
+"""What a pipeline of messages between hosts costs, and how long its messages should be."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeAlias
+
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS
+
+if TYPE_CHECKING:
+    from cocoll.algorithms.hierarchy import Hierarchy
+    from cocoll.topology.graph import Topology
+
+__all__ = ["IN_FLIGHT", "MESSAGE_NANOSECONDS", "MOST_MESSAGE_BYTES", "Flow", "PipelineCost"]
+
+#: Chunks of messages under way in a lane.
+IN_FLIGHT = 3
+#: What a message costs its rank besides its bytes.
+MESSAGE_NANOSECONDS = 5000
+#: Beyond this a message gains nothing.
+MOST_MESSAGE_BYTES = 1 << 20
+_LEAST_MESSAGE_BYTES = 4 << 10
+
+#: Bytes from one rank to another.
+Flow: TypeAlias = tuple[int, int, int]
+
+
+class PipelineCost:
+    """Costs of blocks that travel in chunks.
+
+    Parameters
+    ----------
+    topology : Topology
+        The ports.
+    hierarchy : Hierarchy
+        The ranks.
+    block : int
+        Elements of a block.
+    itemsize_bytes : int
+        Bytes of one.
+    """
+
+    def __init__(
+        self, topology: Topology, hierarchy: Hierarchy, block: int, itemsize_bytes: int
+    ) -> None:
+        self._topology = topology
+        self._hierarchy = hierarchy
+        self._block = block
+        self._itemsize = itemsize_bytes
+        first = hierarchy.members(0)[0]
+        path = topology.path(first, hierarchy.delegate(1, first))
+        self.latency_nanoseconds = path.latency_nanoseconds
+
+    def senders(self) -> list[int]:
+        """Give ranks whose flows load the busiest port as all ranks' do."""
+        classes = self._topology.equal_hosts()
+        if not self._topology.links and len(set(classes)) == 1:
+            return list(self._hierarchy.members(0))
+        return list(range(self._hierarchy.world_size))
+
+    def busiest_nanoseconds(self, flows: Iterable[Flow]) -> int:
+        """Give how long the port that carries most takes."""
+        carried: defaultdict[int, int] = defaultdict(int)
+        for source, destination, nbytes in flows:
+            for port in self._topology.path(source, destination).ports:
+                carried[port] += nbytes
+        rates = self._topology.bandwidths_bytes_per_second
+        return max((nbytes * 10**9 // rates[port] for port, nbytes in carried.items()), default=0)
+
+    def _round_nanoseconds(self, messages: int) -> int:
+        return self.latency_nanoseconds // IN_FLIGHT + messages * MESSAGE_NANOSECONDS
+
+    def chunk_elements(self, busiest: int, depth: int, messages: int, room_elements: int) -> int:
+        """Give the elements of a message.
+
+        Parameters
+        ----------
+        busiest : int
+            Nanoseconds of the busiest port.
+        depth : int
+            How many chunks fill the pipeline.
+        messages : int
+            Of a rank, for one chunk of all blocks.
+        room_elements : int
+            What there is memory for.
+
+        Returns
+        -------
+        int
+            At least 1.
+
+        Notes
+        -----
+        With k chunks a block the time is ``busiest * (1 + depth / k)`` and k + depth rounds of
+        messages: least where k is the root of ``depth * busiest / round``.
+        """
+        rounds = math.isqrt(max(1, depth * busiest // max(1, self._round_nanoseconds(messages))))
+        chunk = -(-self._block // max(1, rounds))
+        least = -(-_LEAST_MESSAGE_BYTES // self._itemsize)
+        most = min(MOST_MESSAGE_BYTES // self._itemsize, room_elements)
+        unit = min(SHARD_ALIGNMENT_ELEMENTS, most)
+        return max(unit, min(max(chunk, least), most) // unit * unit)
+
+    def total_nanoseconds(self, busiest: int, depth: int, messages: int, chunk: int) -> int:
+        """Give the estimate for chunks of `chunk` elements; the rest as in `chunk_elements`."""
+        rounds = max(1, -(-self._block // chunk))
+        return (
+            busiest
+            + busiest * depth // (rounds + depth)
+            + (rounds + depth) * self._round_nanoseconds(messages)
+            + depth * self.latency_nanoseconds
+        )

@@ -1,0 +1,1 @@
+"""The commands of ``cocoll``, one a module: each adds its words to the parser and runs them."""
