@@ -19,9 +19,8 @@ from cocoll.plan.flows import Traffic
 from cocoll.plan.meeting import Connection, Switchboard
 from cocoll.plan.natives import NativeMeetings
 from cocoll.plan.running import Pending, RunningLane, RunningRank, check_ended
-from cocoll.plan.simulation import Simulation
+from cocoll.plan.simulation import Record, Simulation
 from cocoll.plan.tasks import COMPUTE, SIGNAL, WAIT, WIRE, Task, resolve_plan
-from cocoll.plan.timeline import Span
 
 if TYPE_CHECKING:
     from cocoll.plan.ir import Plan
@@ -88,7 +87,7 @@ class Engine:
         self._runnable: list[RunningLane] = []
         self._threads: list[RunningRank] = []
         self._natives = NativeMeetings(topology)
-        self._spans: list[Span] | None = [] if keep_spans else None
+        self._record: list[Record] | None = [] if keep_spans else None
         self._messages = 0
         self._steps = 0
 
@@ -135,11 +134,11 @@ class Engine:
         lanes = {rank.number: tuple(lane.name for lane in rank.lanes) for rank in self._ranks}
         return Simulation(
             self._now,
-            self._spans or [],
             self._messages,
             self._steps,
             lanes,
             self._roles,
+            self._record or (),
             class_bytes,
             self._natives.port_bytes,
         )
@@ -238,23 +237,8 @@ class Engine:
         lane, task = pending.lane, pending.task
         rank = lane.rank
         self._steps += len(task.steps) * self._roles.class_size(rank.number)
-        if self._spans is not None:
-            for index, (text, moved) in enumerate(
-                zip(task.texts, task.step_bytes(pending.iteration), strict=True)
-            ):
-                self._spans.append(
-                    Span(
-                        rank.number,
-                        lane.index,
-                        task.loop,
-                        task.step + index,
-                        pending.iteration,
-                        pending.begin,
-                        self._now,
-                        moved,
-                        text,
-                    )
-                )
+        if self._record is not None:
+            self._record.append((lane, task, pending.iteration, pending.begin, self._now))
         if pending.ends_iteration:
             lane.completed += 1
             if lane.waiters:
