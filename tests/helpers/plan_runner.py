@@ -168,11 +168,8 @@ class World:
         while self._tasks or waiting:
             waiting += [(name, task, None) for name, task in self._tasks]
             self._tasks.clear()
-            ready = [
-                index
-                for index, (_, _, condition) in enumerate(waiting)
-                if condition is None or condition()
-            ]
+            # Looking for messages that have ended may be what another task waits for: look twice.
+            ready = _find_ready(waiting) or _find_ready(waiting)
             if not ready:
                 raise StuckError(f"stuck: {sorted(name for name, _, _ in waiting)}")
             # A burst for one task now and then makes the orders less alike.
@@ -283,6 +280,12 @@ class World:
 
     def block_elements(self, operation: Operation) -> int:
         return block_elements(self.count, self.world_size, operation.plans[0].alignment_elements)
+
+
+def _find_ready(waiting: Sequence[tuple[str, Task, Condition | None]]) -> list[int]:
+    return [
+        index for index, (_, _, condition) in enumerate(waiting) if condition is None or condition()
+    ]
 
 
 def epilogue_result(total: int, operands: Sequence[int], index: int) -> int:
