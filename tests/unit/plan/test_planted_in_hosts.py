@@ -1,4 +1,4 @@
-"""Mistakes planted in plans for several hosts: each dependence is needed, or known to be implied."""
+"""Mistakes planted in plans for several hosts: every dependence is needed, or is implied."""
 
 from __future__ import annotations
 
@@ -175,6 +175,12 @@ def test_every_exchange_inside_a_host_is_needed(layout: str, name: str) -> None:
 # ---- messages ----
 
 
+def run_until_wrong(operations: Sequence[Operation], count: int) -> None:
+    """Try interleavings until one gives a wrong element, which raises."""
+    for seed in range(100):
+        run_operations(operations, count, seed)
+
+
 def planted(name: str, change: Callable[..., Sequence[Step]], layout: str = "uneven") -> Operation:
     operation = make_host_cases(layout)[name]()
     return replace(operation, plans=edit(operation.plans, change))
@@ -242,8 +248,7 @@ def test_a_partial_that_is_sent_and_filled_again() -> None:
     with pytest.raises(DependenceError, match="STAGING of rank"):
         verify_operation(operation, [3 * 32])
     with pytest.raises(AssertionError, match="wanted"):
-        for seed in range(100):
-            run_operations([operation], 3 * 32, seed)
+        run_until_wrong([operation], 3 * 32)
 
 
 def test_a_chunk_that_overruns_its_area() -> None:
