@@ -325,12 +325,13 @@ cdef object _run(CommunicatorBase comm, Invocation* call, object keep):
     cdef Execution* execution = comm.execution
     cdef uint64_t ticket = session.gate.issue()
     cdef Status status
-    cdef cbool mine
+    cdef cbool mine = False
     try:
         while not session.gate.is_turn(ticket):
             with nogil:
                 session.gate.wait_turn(ticket, 50000000)
             PyErr_CheckSignals()
+        mine = True
         with nogil:
             status = execution.begin(call)
         while status == Status.kPending:
@@ -340,6 +341,11 @@ cdef object _run(CommunicatorBase comm, Invocation* call, object keep):
     except BaseException:
         # A signal handler raised (Ctrl-C): the operation is half done and cannot be resumed.
         session.endpoint.abort(AbortReason.kInterrupt, comm.rank)
+        if mine:
+            with nogil:
+                execution.give_up()
+            if session.endpoint.abandoned:
+                Py_INCREF(keep)
         comm._leave()
         session.gate.complete(ticket)
         raise
