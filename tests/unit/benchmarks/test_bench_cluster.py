@@ -7,6 +7,7 @@ import json
 import pytest
 
 from benchmarks.cluster.options import Cluster, parse_bits_per_second, parse_options
+from benchmarks.cluster.topology import describe_topology
 
 
 @pytest.mark.parametrize(
@@ -64,3 +65,20 @@ def test_what_ranks_are_told() -> None:
     assert [host["name"] for host in told["hosts"]] == ["h0", "h1", "h2"]
     assert told["hosts"][1]["nics"] == ["e0", "e1"]
     assert [cluster.switch_of(host) for host in range(3)] == [0, 1, 0]
+
+
+def test_the_topology_says_the_same() -> None:
+    cluster = Cluster((1, 2), 400_000_000, 2, 800_000_000)
+    described = json.loads(describe_topology(cluster))
+    assert [host["ranks"] for host in described["hosts"]] == [[0], [1, 2]]
+    assert [[nic["switch"] for nic in host["nics"]] for host in described["hosts"]] == [
+        ["s0", "s0"],
+        ["s1", "s1"],
+    ]
+    # 400 Mbit/s are 50 MB/s; 66 of 1514 bytes are headers.
+    rates = {nic["bandwidth_bytes_per_second"] for h in described["hosts"] for nic in h["nics"]}
+    assert rates == {50_000_000 * 1448 // 1514}
+    (link,) = described["links"]
+    assert {link["one"], link["other"]} == {"s0", "s1"}
+    assert link["bandwidth_bytes_per_second"] == 100_000_000 * 1448 // 1514
+    assert "links" not in json.loads(describe_topology(Cluster((1, 1), 400_000_000)))
