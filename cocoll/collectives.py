@@ -18,14 +18,21 @@ from cocoll.array import describe_array, make_output
 from cocoll.device.array import is_on_device
 from cocoll.dtypes import DType
 from cocoll.epilogues import Epilogue
-from cocoll.errors import CocollError, CompilerNotFoundError, KernelError, UsageError
+from cocoll.errors import (
+    CocollError,
+    CompilerNotFoundError,
+    InternalError,
+    KernelError,
+    UsageError,
+)
 from cocoll.failure import OP_LABELS, Kind, Option, Purpose, make_failure
 from cocoll.kernels.build import Kernel, KernelSpec
 from cocoll.stream import is_cuda_stream, resolve_stream
-from cocoll.variants import ALGORITHMS, Variants, choose_for_hosts, choose_variants
+from cocoll.variants import ALGORITHMS, Choice, Variants
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
+    from cocoll.plan.ir import Plan
 
 __all__ = ["Facts", "SlowPath"]
 
@@ -62,6 +69,10 @@ class Facts:
         Names, in the kernel's order.
     defaults : tuple of float or None
         Their values where the call gives none.
+    variants : Variants, optional
+        This rank's plans.
+    choice : Choice, optional
+        What all ranks' plans follow from.
     """
 
     algorithm: str
@@ -74,6 +85,20 @@ class Facts:
     result_dtypes: tuple[DType, ...] = ()
     scalars: tuple[str, ...] = ()
     defaults: tuple[float | None, ...] = ()
+    variants: Variants | None = None
+    choice: Choice | None = None
+
+    def plan(self, mapped: bool) -> Plan:
+        """Give this rank's plan, for symmetric arrays or others."""
+        if self.variants is None:
+            raise InternalError(f"no plans are kept of {self.algorithm!r}")
+        return self.variants.plan(mapped)
+
+    def make(self, rank: int, mapped: bool) -> Plan:
+        """Give the plan of any rank."""
+        if self.choice is None:
+            raise InternalError(f"no plans can be made of {self.algorithm!r}")
+        return self.choice.variants(rank).plan(mapped)
 
 
 class SlowPath:
@@ -263,11 +288,18 @@ class SlowPath:
         kind, dtype = Kind(kind_code), DType(dtype_code)
         itemsize = dtype.itemsize_bytes
         spec = ReduceSpec(itemsize, (itemsize,))
-        variants = _choose(comm, kind, op, dtype, spec, size_class, root, Option(options))
+        choice = _choose(comm, kind, op, dtype, spec, size_class, root, Option(options))
+        variants = choice.variants(comm.rank)
         kernel = None
         if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
             kernel = comm._kernels.load(KernelSpec(OP_LABELS[op], dtype, None))
-        facts = Facts(variants.algorithm, options, result_dtypes=(dtype,))
+        facts = Facts(
+            variants.algorithm,
+            options,
+            result_dtypes=(dtype,),
+            variants=variants,
+            choice=choice,
+        )
         return _make_program(comm, variants, kernel, _partial_kernel(comm, op, dtype), facts)
 
     @staticmethod
@@ -310,7 +342,8 @@ class SlowPath:
                     f"reduce_scatter_fused gathers nothing, and the epilogue updates replicated "
                     f"arrays ({', '.join(gathered)}); name them in sharded=, or use allreduce_fused"
                 )
-        variants = _choose(comm, kind, op, dtype, spec, size_class, -1, Option(options))
+        choice = _choose(comm, kind, op, dtype, spec, size_class, -1, Option(options))
+        variants = choice.variants(comm.rank)
         kernel = _load_on_all_ranks(comm, KernelSpec(OP_LABELS[op], dtype, traced))
         facts = Facts(
             variants.algorithm,
@@ -325,6 +358,8 @@ class SlowPath:
             result_dtypes=tuple(result.dtype for result in traced.results),
             scalars=tuple(scalar.name for scalar in traced.scalars),
             defaults=tuple(scalar.default for scalar in traced.scalars),
+            variants=variants,
+            choice=choice,
         )
         return _make_program(comm, variants, kernel, _partial_kernel(comm, op, dtype), facts)
 
@@ -338,24 +373,20 @@ def _choose(
     size_class: int,
     root: int,
     options: Option,
-) -> Variants:
-    """Choose the algorithm of a call, for the ranks' hosts."""
-    if comm.hosts is None:
-        return choose_variants(
-            comm.rank, comm.world_size, comm.tuning, kind, spec, size_class, root, options
-        )
+) -> Choice:
+    """Collect the agreed facts from which plans follow."""
     # An average of integers is the exact sum divided once: sums of hosts would wrap before.
     rank_order = OP_LABELS[op] == "avg" and dtype in _INTEGERS and kind in _REDUCING
-    return choose_for_hosts(
-        comm.rank,
-        comm.topology,
+    return Choice(
+        comm.world_size,
+        None if comm.hosts is None else comm.topology,
         comm.tuning,
         kind,
         spec,
         size_class,
         root,
         options,
-        rank_order=rank_order,
+        rank_order,
     )
 
 

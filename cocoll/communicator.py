@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cocoll.cuda.toolkit import Toolkit
     from cocoll.device.side import DeviceSide
     from cocoll.topology.graph import Topology
+    from cocoll.tracing import CommunicatorTrace
     from cocoll.wire import Carrier
 
 __all__ = ["Communicator", "PlanFacts", "init"]
@@ -55,10 +56,26 @@ class PlanFacts:
     ----------
     algorithm : str
         The plan's name.
+    plans : tuple of Plan
+        Of all ranks.
+    rank : int
+        Whose facts these are.
     """
 
     algorithm: str
+    plans: tuple[Plan, ...]
+    rank: int
     scalars: tuple[str, ...] = ()
+
+    def plan(self, mapped: bool) -> Plan:
+        """Give this rank's plan."""
+        del mapped
+        return self.plans[self.rank]
+
+    def make(self, rank: int, mapped: bool) -> Plan:
+        """Give the plan of any rank."""
+        del mapped
+        return self.plans[rank]
 
 
 class Communicator(_core.CommunicatorBase):
@@ -138,6 +155,8 @@ class Communicator(_core.CommunicatorBase):
         connect(self, bootstrap, crowded=crowded, topology=topology)
         self._memory = SymmetricMemory(self._heap_start())
         self._opened()
+        if self.settings.trace is not None:
+            self._start_recording()
         # At exit a rank says that it leaves, and with an exception under way that it gives up, so
         # that its peers raise at once and not after their timeout.
         self._at_exit = _leave_at_exit(weakref.ref(self))
@@ -379,7 +398,7 @@ class Communicator(_core.CommunicatorBase):
             reduce_address=kernel.reduce_address,
             prepare_address=kernel.prepare_address,
             derived_count=kernel.derived_count,
-            facts=PlanFacts(mine.name),
+            facts=PlanFacts(mine.name, tuple(plans), self.rank),
         )
         digest = int.from_bytes(everyone.digest()[:8], "little") | 1
         return _core.bind_program(
@@ -393,6 +412,33 @@ class Communicator(_core.CommunicatorBase):
             maps_source=mine.mapped_sources,
             maps_result=mine.mapped_results,
         )
+
+    def trace(self, path: str | os.PathLike[str]) -> CommunicatorTrace:
+        """Record what every step of the operations inside a ``with`` block does, and when.
+
+        Collective: all ranks open and close the block. Operations on streams belong to it if they
+        have ended when it closes. At the end rank 0 writes Chrome trace JSON, which Perfetto opens:
+        a process for every rank, a row for every lane, and below what was predicted.
+
+        Parameters
+        ----------
+        path : path-like
+            The file; rank 0's counts.
+
+        Returns
+        -------
+        CommunicatorTrace
+            For ``with``.
+
+        Raises
+        ------
+        UsageError
+            The folder of `path` does not exist.
+        """
+        # Loads the simulator, which nothing else here needs.
+        from cocoll.tracing import CommunicatorTrace
+
+        return CommunicatorTrace(self, path)
 
     def barrier(self) -> None:
         """Wait until every rank has called it. Collective."""
@@ -472,10 +518,19 @@ class Communicator(_core.CommunicatorBase):
         """
         if not self.closed:
             self._drain(self.timeout_seconds)
+            self._write_trace()
         if self._side is not None and not self._is_inherited():
             self._side.end(self, self._leave, _FAREWELL_SECONDS)
         self._leave()
         atexit.unregister(self._at_exit)
+
+    def _write_trace(self) -> None:
+        """Write what COCOLL_TRACE asks for, once."""
+        if self.settings.trace is None or self._is_inherited():
+            return
+        from cocoll.tracing import write_own_trace
+
+        write_own_trace(self, self.settings.trace)
 
     def __enter__(self) -> Self:
         """Give the communicator itself."""
@@ -535,6 +590,7 @@ def _leave_at_exit(reference: weakref.ref[Communicator]) -> Callable[[], None]:
             # What streams have begun, peers count on. A daemon thread inside a call is another
             # matter: no more of it will run.
             comm._drain(comm.timeout_seconds)
+            comm._write_trace()
             if comm._side is not None:
                 comm._side.end(comm, comm._leave, 0.0)
         comm._leave()

@@ -158,9 +158,8 @@ _SPECS = {
         _parse_path,
         _is_path,
         "a path",
-        "reserved, without effect in this release; planned: a file for a Chrome trace of every "
-        "step of every operation, written at close",
-        reserved=True,
+        "a folder in which every rank writes a Chrome trace of every step of its operations when "
+        "its communicator closes",
     ),
     "log": _Spec(
         "COCOLL_LOG",
@@ -198,7 +197,7 @@ class Settings:
     mpi_persistent : bool, default False
         Whether messages between hosts go through mpi4py's persistent requests.
     trace : Path, optional
-        Reserved: where to write a Chrome trace of every operation. None is written yet.
+        The folder in which ranks write Chrome traces of their operations.
     log : str, default "warning"
         Reserved: the least severe messages that are shown. Nothing is logged yet.
     origins : mapping of str to str

@@ -74,6 +74,7 @@ class Purpose(enum.IntEnum):
     SPLIT = 4
     OPEN_DEVICE = 5
     EMPTY_ON_DEVICE = 6
+    TRACE = 7
 
 
 class _Status(enum.IntEnum):
@@ -99,6 +100,7 @@ _PURPOSE_LABELS = {
     Purpose.PREPARE: "the preparation of an epilogue",
     Purpose.OPEN_DEVICE: "the first use of a GPU",
     Purpose.EMPTY_ON_DEVICE: "comm.empty on a GPU",
+    Purpose.TRACE: "the end of comm.trace",
 }
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "ALGORITHMS",
     "INLINE",
     "ONE_SHOT",
+    "Choice",
     "Variants",
     "choose_for_hosts",
     "choose_variants",
@@ -65,6 +66,10 @@ class Variants:
     algorithm: str
     mapped: Plan | None
     staged: Plan
+
+    def plan(self, mapped: bool) -> Plan:
+        """Give the one for symmetric arrays or the other."""
+        return self.mapped if mapped and self.mapped is not None else self.staged
 
 
 def choose_variants(
@@ -172,6 +177,60 @@ def choose_variants(
                     replicated_result=replicated,
                 ),
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The agreed facts from which every rank's plans follow.
+
+    Attributes
+    ----------
+    world_size : int
+        Of the communicator.
+    topology : Topology or None
+        Where there are several hosts.
+    tuning : Tuning
+        The communicator's.
+    kind, spec, size_class, root, options
+        As of `choose_variants`.
+    rank_order : bool
+        Whether sums must be taken in rank order.
+    """
+
+    world_size: int
+    topology: Topology | None
+    tuning: Tuning
+    kind: Kind
+    spec: ReduceSpec
+    size_class: int
+    root: int
+    options: Option
+    rank_order: bool
+
+    def variants(self, rank: int) -> Variants:
+        """Give the plans of a rank."""
+        if self.topology is None:
+            return choose_variants(
+                rank,
+                self.world_size,
+                self.tuning,
+                self.kind,
+                self.spec,
+                self.size_class,
+                self.root,
+                self.options,
+            )
+        return choose_for_hosts(
+            rank,
+            self.topology,
+            self.tuning,
+            self.kind,
+            self.spec,
+            self.size_class,
+            self.root,
+            self.options,
+            rank_order=self.rank_order,
+        )
 
 
 def choose_for_hosts(

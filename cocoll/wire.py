@@ -24,7 +24,7 @@ __all__ = ["Carrier", "MpiCarrier", "PersistentMessages", "ThreadCarrier", "find
 #: Tags that one communicator uses; ``host/wire.h`` has the same number.
 TAGS_PER_COMMUNICATOR = 2048
 
-_FUNCTIONS = ("Isend", "Irecv", "Test", "Cancel", "Request_free", "Error_string")
+_FUNCTIONS = ("Issend", "Irecv", "Test", "Cancel", "Request_free", "Error_string")
 
 
 class Carrier(Protocol):
@@ -270,7 +270,7 @@ class PersistentMessages:
     def _make(self, sends: bool, peer: int, tag: int, address: int, nbytes: int) -> Any:
         place = self._mpi.ANY_SOURCE if peer < 0 else self._places[peer]
         memory = [self._mpi.buffer.fromaddress(address, nbytes), self._mpi.BYTE]
-        make = self._comm.Send_init if sends else self._comm.Recv_init
+        make = self._comm.Ssend_init if sends else self._comm.Recv_init
         return make(memory, place, self._first_tag + tag)
 
     def test(self, number: int) -> int:

@@ -36,7 +36,7 @@ __all__ = ["Candidate", "Demand", "candidates", "make_hierarchy"]
 
 # Tags tell the blocks of a ring apart, two for each block that a rank passes on.
 _LONGEST_RING = 500
-_SLOTS = 4
+_SLOTS = 6
 
 
 def candidates(topology: Topology, demand: Demand) -> list[Candidate]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["IN_FLIGHT", "MESSAGE_NANOSECONDS", "MOST_MESSAGE_BYTES", "Flow", "PipelineCost"]
 
 #: Chunks of messages under way in a lane.
-IN_FLIGHT = 3
+IN_FLIGHT = 6
 #: What a message costs its rank besides its bytes.
 MESSAGE_NANOSECONDS = 5000
 #: Beyond this a message gains nothing.

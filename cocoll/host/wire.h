@@ -75,7 +75,8 @@ using MpiHandle = intptr_t;
 
 // The functions that are used, of the MPI that the process has loaded.
 struct MpiTable {
-  int (*isend)(const void*, int, MpiHandle, int, int, MpiHandle, void*) = nullptr;
+  // Synchronous: a send that ends early would leave its bytes to an MPI that nobody calls any more.
+  int (*issend)(const void*, int, MpiHandle, int, int, MpiHandle, void*) = nullptr;
   int (*irecv)(void*, int, MpiHandle, int, int, MpiHandle, void*) = nullptr;
   int (*test)(void*, int*, void*) = nullptr;
   int (*cancel)(void*) = nullptr;
@@ -98,7 +99,7 @@ class MpiWire : public Wire {
   bool send(int32_t peer, int32_t tag, const void* data, int64_t bytes,
             WireRequest* request) override {
     *request = 0;
-    return check(table_.isend(data, static_cast<int>(bytes), table_.byte_type, place(peer),
+    return check(table_.issend(data, static_cast<int>(bytes), table_.byte_type, place(peer),
                               first_tag_ + tag, table_.communicator, request));
   }
 

@@ -27,8 +27,9 @@ from cocoll.plan.ir import (
     View,
     Wait,
 )
+from cocoll.plan.listing import Place, describe_step
 
-__all__ = ["PACK_VERSION", "RECORD_BYTES", "Opcode", "pack_plan"]
+__all__ = ["PACK_VERSION", "RECORD_BYTES", "Opcode", "pack_plan", "places_of_records"]
 
 PACK_VERSION = 3
 
@@ -160,6 +161,36 @@ def pack_plan(plan: Plan) -> bytes:
         A field does not fit its 32 bits.
     """
     return b"".join(_pack_records(plan))
+
+
+def places_of_records(plan: Plan) -> dict[int, tuple[Place, str]]:
+    """Give where the steps of a plan stand in its packed form.
+
+    Parameters
+    ----------
+    plan : Plan
+        Any plan.
+
+    Returns
+    -------
+    dict of int to (Place, str)
+        For the number of each step's first record, its place and its words.
+    """
+    fragment = plan.fragment
+    found = {}
+    at = 1
+    for lane_index, loops in (
+        (_OPENING, fragment.opening),
+        *((index, lane.loops) for index, lane in enumerate(fragment.lanes)),
+    ):
+        at += 1
+        for loop_index, loop in enumerate(loops):
+            at += 1
+            for step_index, step in enumerate(loop.steps):
+                place = Place(lane_index, loop_index, step_index)
+                found[at + len(step.after)] = (place, describe_step(step, fragment.lanes))
+                at += sum(1 for _ in _pack_step(step))
+    return found
 
 
 def _pack_records(plan: Plan) -> Iterator[bytes]:
