@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import cocoll
 from cocoll.commands.arguments import EXIT_FAILED, EXIT_USAGE, parse_bytes
 from cocoll.commands.bench import add_bench
-from cocoll.commands.dump import add_dump
+from cocoll.commands.dumps import add_dump
 from cocoll.commands.info import add_info
 from cocoll.commands.plan import add_plan
 from cocoll.commands.topo import add_topo

@@ -22,7 +22,7 @@ _COLOURS = {
     "signal": "tab:green",
 }
 # More rows than this are no picture any more.
-_MOST_ROWS = 160
+_MOST_ROWS = 64
 _INCHES_A_ROW = 0.16
 
 
@@ -76,7 +76,7 @@ def plot_timeline(
 
     Notes
     -----
-    Whole ranks are left out, the last ones first, where there would be more than 160 rows; the
+    Whole ranks are left out, the last ones first, where there would be more than 64 rows; the
     title says so.
     """
     pyplot = load_pyplot()
@@ -119,7 +119,7 @@ def plot_timeline(
             )
             label = None  # one entry of the legend for each kind
     axis.set_yticks(range(len(rows)), [_row_name(row, lanes) for row in rows], fontsize=6)
-    axis.invert_yaxis()
+    axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.set_xlabel("microseconds")
     axis.set_xlim(left=0)
     axis.set_title(title)
