@@ -52,6 +52,14 @@ class SlowPath:
     make_failure = staticmethod(make_failure)
 
     @staticmethod
+    def explain_call(comm: Communicator, facts: object, count: int, mapped: bool) -> object:
+        """Explain the algorithm of a bound call."""
+        # Loads the simulator, which no call needs.
+        from cocoll.explaining import explain_call
+
+        return explain_call(comm, facts, count, mapped)
+
+    @staticmethod
     def parse_dtype(label: object) -> int:
         """Give the code of a dtype's name."""
         return int(DType.parse(str(label)))

@@ -17,7 +17,7 @@ LAYERS = (
     ("plan", "topology", "epilogues", "kernels"),
     ("algorithms", "resharding", "programs", "_core", "cuda", "host"),
     ("array", "stream", "bootstrap", "wire", "symmetric", "failure", "flight", "device"),
-    ("communicator", "connection", "tracing", "variants", "facts"),
+    ("communicator", "connection", "explaining", "facts", "tracing", "variants"),
     ("collectives", "torch", "jax"),
     ("",),
     ("tune", "testing", "commands", "cli"),
