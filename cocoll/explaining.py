@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from cocoll.algorithms.choosing import candidates
@@ -65,7 +66,7 @@ def explain_call(comm: Communicator, facts: object, count: int, mapped: bool) ->
         )
         for one in candidates(topology, demand):
             reasons[one.name] = one.why
-            ways.setdefault(one.name, lambda rank, one=one: one.make(rank, not mapped))
+            ways.setdefault(one.name, functools.partial(one.make, staged=not mapped))
     return explain(
         collective_of(choice.kind),
         list(ways.items()),
