@@ -21,8 +21,8 @@ NATIVE_SOURCES := setup.py pyproject.toml \
 HEADERS := $(shell find cocoll tests -name '*.h' -not -path '*/_generated/*') \
   $(shell find tests -name '*.cpp' -not -path '*/build/*')
 
-.PHONY: help build demo test test-unit test-ranks test-device test-errors test-failures test-repo test-native \
-  test-long lint type format cuda bench-peers clean
+.PHONY: help build demo test test-unit test-ranks test-device test-errors test-failures test-cluster test-repo \
+  test-native test-long lint type format cuda bench-peers clean
 .DELETE_ON_ERROR:
 # One pip at a time in one environment, and tests that share the machine one after the other.
 .NOTPARALLEL:
@@ -67,14 +67,14 @@ demo: $(VENV)/.stamp-build $(VENV)/.stamp-demo
 
 # ---- tests ----
 
-test: test-unit test-ranks test-device test-errors test-failures test-repo test-native \
+test: test-unit test-ranks test-device test-errors test-failures test-cluster test-repo test-native \
   test-mpi-1 test-mpi-2 test-mpi-3 test-mpi-4 test-mpi-5 test-mpi-8
 
 # Two at a time; those of a file of native tests share what they compile. Tests of failures look for
-# what any process has left behind: they run alone.
+# what any process has left behind: they run alone, and so do those of clusters.
 test-unit test-ranks test-device test-errors test-repo: WORKERS := -n 2 --dist worksteal
 test-native: WORKERS := -n 2 --dist loadfile
-test-unit test-ranks test-device test-errors test-failures test-repo test-native: test-%: \
+test-unit test-ranks test-device test-errors test-failures test-cluster test-repo test-native: test-%: \
   $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PYTEST) $(WORKERS) tests/$*
 

@@ -9,33 +9,26 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
-import json
 import os
 import signal
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 _ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(_ROOT)
 
-from benchmarks.common.driver import Settings, measure_group  # noqa: E402
+from benchmarks.common.driver import Settings  # noqa: E402
 from benchmarks.common.jobs import Job, adopt_orphans, end_descendants  # noqa: E402
 from benchmarks.common.machine import commit_of, describe_machine  # noqa: E402
 from benchmarks.common.plotting import PlotError, draw, load_pyplot  # noqa: E402
-from benchmarks.common.records import (  # noqa: E402
-    Context,
-    Record,
-    make_records,
-    missing_peers,
-    too_fast,
-)
+from benchmarks.common.records import Context  # noqa: E402
 from benchmarks.common.samples import NEAR_BELOW_NANOSECONDS  # noqa: E402
-from benchmarks.common.sizes import format_bytes, parse_bytes  # noqa: E402
-from benchmarks.common.terminal import Progress, case_lines  # noqa: E402
+from benchmarks.common.session import Outcome, Session  # noqa: E402
+from benchmarks.common.sizes import parse_bytes  # noqa: E402
+from benchmarks.common.terminal import Progress  # noqa: E402
 from benchmarks.common.turns import Listener, TurnError  # noqa: E402
+from benchmarks.hosts.setting import HostsSetting, is_on_cluster  # noqa: E402
 from benchmarks.peers.launch import JobSpec, cocoll_job, peer_jobs  # noqa: E402
 from benchmarks.suites import SUITES  # noqa: E402
 
@@ -43,23 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
-    from benchmarks.common.cases import Group
-    from benchmarks.common.suite import External, Suite
-
-_EXIT_COCOLL, _EXIT_PEERS = 1, 2
-
-
-@dataclass
-class _Outcome:
-    records: list[Record] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    peer_problems: list[str] = field(default_factory=list)
-    missing: dict[str, int] = field(default_factory=dict)
-
-    def status(self) -> int:
-        if self.peer_problems or self.missing:
-            return _EXIT_PEERS
-        return _EXIT_COCOLL if self.problems else 0
+    from benchmarks.common.suite import Suite
+    from benchmarks.hosts.job import SharedJob
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,9 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     suite = SUITES[options.suite]
     if options.plot:
         load_pyplot()  # a missing package is told now, not after ten minutes
+    if is_on_cluster():
+        return _run_on_cluster(suite, options)
     adopt_orphans()
     signal.signal(signal.SIGTERM, _end_by_signal)
-    outcome = _Outcome()
+    outcome = Outcome()
     progress = Progress()
     try:
         with _json_file(options.json) as json_file:
@@ -81,13 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.plot and outcome.records:
         draw(outcome.records, options.plot)
         progress.say(f"drew {options.plot}")
-    for problem in [*outcome.problems, *outcome.peer_problems]:
-        progress.say(problem)
-    for peer, cases in outcome.missing.items():
-        progress.say(f"{peer}: no equal results in {cases} cases, which have no ratio for that")
-    status = outcome.status()
-    progress.say("done" if status == 0 else f"done, exit status {status}")
-    return status
+    return outcome.tell(progress)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -133,6 +107,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if unknown:
         parser.error(f"--peers: {sorted(unknown)} are no peers of the suite {suite.name}")
     try:
+        if suite.name == "hosts":
+            options.ranks = options.ranks or [HostsSetting.from_environment().world_size]
+        elif is_on_cluster():
+            parser.error(f"the suite {suite.name} starts its own jobs: run it without a cluster")
         for ranks in options.ranks or suite.default_ranks:
             suite.groups(ranks, options.sizes, options.dtypes)
     except ValueError as error:
@@ -156,22 +134,60 @@ def _json_file(path: Path | None) -> Iterator[TextIO | None]:
         yield file
 
 
-def _run_ranks(
-    suite: Suite,
-    ranks: int,
-    options: argparse.Namespace,
-    progress: Progress,
-    json_file: TextIO | None,
-    outcome: _Outcome,
-) -> None:
-    settings = Settings(options.rounds, options.budget_seconds, options.near_below_ns)
-    context = Context(
+def _context() -> Context:
+    return Context(
         python=os.path.relpath(sys.executable, _ROOT)
         if Path(sys.executable).is_relative_to(_ROOT)
         else sys.executable,
         commit=commit_of(_ROOT),
         machine=describe_machine(),
     )
+
+
+def _run_on_cluster(suite: Suite, options: argparse.Namespace) -> int:
+    # Needs MPI, which nothing else of this program does.
+    from benchmarks.hosts.session import Jobs, run_rank
+
+    setting = HostsSetting.from_environment()
+    peers = suite.peers if options.peers is None else options.peers
+
+    def drive(jobs: Jobs) -> int:
+        outcome, progress = Outcome(), Progress(has_steps=False)
+        settings = Settings(options.rounds, options.budget_seconds, options.near_below_ns)
+        running: list[SharedJob] = []
+        with _json_file(options.json) as json_file:
+            for name in ("cocoll", "port", *peers):
+                try:
+                    job = jobs.make(name)
+                    job.start()
+                except TurnError as error:
+                    progress.say(f"{name} does not run: {error}")
+                    outcome.note(name, str(error))
+                    continue
+                running.append(job)
+                versions = ", ".join(f"{key} {value}" for key, value in job.versions.items())
+                progress.say(f"{name} runs on {setting.world_size} ranks ({versions})")
+            for ranks in options.ranks:
+                groups = suite.groups(ranks, options.sizes, options.dtypes)
+                session = Session(suite, settings, _context(), progress, json_file, outcome)
+                session.measure(groups, running)
+        if options.plot and outcome.records:
+            draw(outcome.records, options.plot)
+            progress.say(f"drew {options.plot}")
+        return outcome.tell(progress)
+
+    return run_rank(setting, drive)
+
+
+def _run_ranks(
+    suite: Suite,
+    ranks: int,
+    options: argparse.Namespace,
+    progress: Progress,
+    json_file: TextIO | None,
+    outcome: Outcome,
+) -> None:
+    settings = Settings(options.rounds, options.budget_seconds, options.near_below_ns)
     listener = Listener()
     jobs: list[Job] = []
     try:
@@ -182,49 +198,15 @@ def _run_ranks(
         for spec in specs:
             if any(spec.takes_part(group.input_bytes) for group in groups):
                 _start(spec, ranks, listener, jobs, progress, outcome)
-        for group in groups:
-            title = f"{group.dtype} {format_bytes(group.input_bytes)}, {ranks} ranks"
-            result = measure_group(
-                group,
-                [job for job in jobs if job.spec.takes_part(group.input_bytes)],
-                suite.limits(group),
-                _externals(suite, group, progress, outcome),
-                settings,
-                functools.partial(progress.step, prefix=title),
-            )
-            for implementation, reason in result.failures.items():
-                _note(implementation, reason, outcome)
-                progress.say(f"{implementation} broke off: {reason}")
-            jobs = [job for job in jobs if job.is_running]
-            for view in suite.views(group):
-                records = make_records(result, view, context)
-                outcome.records += records
-                for line in case_lines(records):
-                    progress.say(line)
-                for record in records:
-                    if json_file is not None:
-                        json_file.write(json.dumps(record.to_json()) + "\n")
-                        json_file.flush()
-                _judge(records, missing_peers(result, view), outcome)
-            for track in result.tracks:
-                if track.wrong is not None:
-                    progress.say(f"{track.job} {track.entry.form}: wrong result: {track.wrong}")
+        Session(suite, settings, _context(), progress, json_file, outcome).measure(groups, jobs)
         for job in jobs:
-            progress.step(f"end {job.spec.name}")
-            job.stop()
+            if job.is_running:
+                progress.step(f"end {job.spec.name}")
+                job.stop()
     finally:
         for job in jobs:
             job.stop(ask=False)  # those that are left after an error or a signal
         listener.close()
-
-
-def _externals(suite: Suite, group: Group, progress: Progress, outcome: _Outcome) -> list[External]:
-    try:
-        return suite.externals(group)
-    except (ImportError, OSError, RuntimeError) as error:
-        progress.say(f"a yardstick of the suite {suite.name} cannot be built: {error}")
-        outcome.problems.append(f"{suite.name}: a yardstick cannot be built")
-        return []
 
 
 def _start(
@@ -233,7 +215,7 @@ def _start(
     listener: Listener,
     jobs: list[Job],
     progress: Progress,
-    outcome: _Outcome,
+    outcome: Outcome,
 ) -> None:
     job = Job(spec, ranks, listener)
     jobs.append(job)  # before it starts: whatever happens, it is stopped
@@ -244,29 +226,10 @@ def _start(
         job.stop(ask=False)
         jobs.remove(job)
         progress.say(f"{spec.implementation} does not run: {error}")
-        _note(spec.implementation, str(error).splitlines()[0], outcome)
+        outcome.note(spec.implementation, str(error))
         return
     versions = ", ".join(f"{name} {version}" for name, version in job.versions.items())
     progress.say(f"{spec.name} runs on {ranks} ranks ({versions or 'no version known'})")
-
-
-def _note(implementation: str, reason: str, outcome: _Outcome) -> None:
-    problems = outcome.problems if implementation == "cocoll" else outcome.peer_problems
-    problems.append(f"{implementation}: {reason.splitlines()[0]}")
-
-
-def _judge(records: Sequence[Record], missing: Sequence[str], outcome: _Outcome) -> None:
-    first = records[0]
-    case = f"{first.suite} {first.case}, {first.ranks} ranks"
-    for peer in missing:
-        outcome.missing[peer] = outcome.missing.get(peer, 0) + 1
-    if not all(r.results_equal for r in records if r.implementation == "cocoll"):
-        outcome.problems.append(f"{case}: no equal results from cocoll")
-    for record in too_fast(records):
-        outcome.problems.append(
-            f"{case}, {record.state}: {record.fraction_of_limit:.2f} of the limit: the limit loop "
-            "is no limit"
-        )
 
 
 def _end_by_signal(number: int, frame: FrameType | None) -> None:

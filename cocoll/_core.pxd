@@ -41,6 +41,7 @@ cdef extern from "host/thread_wire.h" namespace "cocoll::host" nogil:
         pass
 
     cdef cppclass MpiTable:
+        mpi_isend isend
         mpi_isend issend
         mpi_irecv irecv
         mpi_test test

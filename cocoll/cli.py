@@ -2,6 +2,7 @@
 
 ``cocoll info`` shows versions, what the machine allows and the settings in force.
 ``cocoll topo`` shows hosts, ports and ranks, and measures what joins them.
+``cocoll plan`` says which algorithm serves a collective there, and how fast.
 ``mpirun -n N cocoll bench allreduce`` checks and measures the installed package.
 ``cocoll dump PID`` shows what the ranks of a running job are doing.
 """
@@ -15,8 +16,9 @@ from collections.abc import Callable, Sequence
 import cocoll
 from cocoll.commands.arguments import EXIT_FAILED, EXIT_USAGE, parse_bytes
 from cocoll.commands.bench import add_bench
-from cocoll.commands.dump import add_dump
+from cocoll.commands.dumps import add_dump
 from cocoll.commands.info import add_info
+from cocoll.commands.plan import add_plan
 from cocoll.commands.topo import add_topo
 from cocoll.errors import CocollError, UsageError
 
@@ -55,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"cocoll {cocoll.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_info, add_topo, add_bench, add_dump):
+    for add in (add_info, add_topo, add_plan, add_bench, add_dump):
         add(commands)
     return parser
 

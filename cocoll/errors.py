@@ -148,7 +148,7 @@ class SignalMismatchError(ScheduleError):
 
 
 class SimulationError(ScheduleError):
-    """Plans cannot be simulated: they wait for ever, or ranks do not have the roles they are given."""
+    """Plans cannot be simulated: they wait for ever, or ranks lack the roles they are given."""
 
 
 class ReshardError(CocollError):

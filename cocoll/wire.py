@@ -24,7 +24,7 @@ __all__ = ["Carrier", "MpiCarrier", "PersistentMessages", "ThreadCarrier", "find
 #: Tags that one communicator uses; ``host/wire.h`` has the same number.
 TAGS_PER_COMMUNICATOR = 2048
 
-_FUNCTIONS = ("Issend", "Irecv", "Test", "Cancel", "Request_free", "Error_string")
+_FUNCTIONS = ("Isend", "Issend", "Irecv", "Test", "Cancel", "Request_free", "Error_string")
 
 
 class Carrier(Protocol):

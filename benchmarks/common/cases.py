@@ -24,6 +24,8 @@ class Group:
         Above 1 a sample of cocoll is a loop of so many calls back to back (small sizes), without
         rewriting; for the peers, and with 0 for all, the driver chooses so that slow ones do not
         stall.
+    hosts : int
+        How many hosts the ranks are on.
     """
 
     suite: str
@@ -32,6 +34,7 @@ class Group:
     ranks: int
     elements: int
     calls_per_sample: int = 1
+    hosts: int = 1
 
     @property
     def input_bytes(self) -> int:

@@ -11,26 +11,25 @@ import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from benchmarks.common.cases import Entry, Group
 from benchmarks.common.samples import (
     MIXED,
     NEAR_BELOW_NANOSECONDS,
     Sample,
-    Summary,
     label_state,
-    summarize,
 )
+from benchmarks.common.tracks import GroupResult, Track, hopeless
 from benchmarks.common.turns import Message, TurnError
 
 if TYPE_CHECKING:
-    from benchmarks.common.jobs import Job
     from benchmarks.common.streams import LimitSpec
     from benchmarks.common.suite import External
+    from benchmarks.peers.launch import JobSpec
 
-__all__ = ["Best", "GroupResult", "Settings", "Track", "hopeless", "measure_group"]
+__all__ = ["Settings", "Turns", "measure_group"]
 
 _LOOP_SECONDS = 0.02  # what a back-to-back loop should last
 _MAX_LOOP_CALLS = 20_000
@@ -38,8 +37,6 @@ _CALIBRATION_CALLS = 4
 _SLOW_CALL_SECONDS = 0.02  # no warming up: so long a call has emptied the caches by itself
 # Ranks that wake up find their caches filled by the job before, and their cores slow.
 _WARM_SECONDS, _MOST_WARM_CALLS = 0.01, 10
-_TRIAL_ROUNDS = 3  # before a form or an implementation may be left out
-_HOPELESS_FACTOR = 1.3
 _UNCHECKED = ("limit", "torch_adam")
 
 
@@ -52,89 +49,40 @@ class Settings:
     rounds : int
         Samples of every form.
     budget_seconds : float
-        What one peer may take of a group's time; one that has used it up after three rounds sits
-        the rest out, and its ``rounds`` say so.
+        What one peer may take of a group's time; one that has used it up after the rounds of trial
+        sits the rest out, and its ``rounds`` say so.
     near_below_nanoseconds : float
         The limit between the states.
+    trial_rounds : int
+        Before a form or an implementation may be left out.
+    first_warm : int
+        Calls before the first sample that are not recorded.
     """
 
     rounds: int = 15
     budget_seconds: float = 4.0
     near_below_nanoseconds: float = NEAR_BELOW_NANOSECONDS
+    trial_rounds: int = 3
+    first_warm: int = 1
 
 
-@dataclass(slots=True)
-class Track:
-    """One form of one job, through all rounds."""
+class Turns(Protocol):
+    """What the driver needs of a job: :class:`~benchmarks.common.jobs.Job`, or one like it."""
 
-    job: str
-    entry: Entry
-    samples: list[Sample] = field(default_factory=list)
-    wrong: str | None = None
-    calls: int = 1
-    repeat: int = 1
-    warm: int = 1
+    spec: JobSpec
 
     @property
-    def fastest_seconds(self) -> float:
-        """The best sample so far."""
-        return min((sample.seconds for sample in self.samples), default=float("inf"))
+    def is_running(self) -> bool:
+        """Whether it has been started and not been stopped."""
 
+    def turn(self, command: Message, timeout_seconds: float = 120.0) -> list[Message]:
+        """Give every rank `command`; gives their replies in rank order."""
 
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The faster form of an implementation, in one row and state."""
+    def clear_pool(self) -> None:
+        """Give the limit loops' shared memory back."""
 
-    implementation: str
-    form: str
-    job: str
-    summary: Summary
-
-
-@dataclass(slots=True)
-class GroupResult:
-    """Everything measured for one group.
-
-    Attributes
-    ----------
-    tracks : list of Track
-        All forms of all jobs.
-    failures : dict of str to str
-        By implementation, why a job of it broke off.
-    """
-
-    group: Group
-    tracks: list[Track] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-
-    def results_equal(self, implementation: str, row: str | None = None) -> bool:
-        """Say whether it ran, and every form of it (in `row`, if given) gave right results."""
-        tracks = self._tracks(implementation, row)
-        return (
-            implementation not in self.failures
-            and bool(tracks)
-            and all(track.wrong is None for track in tracks)
-        )
-
-    def best(self, implementation: str, row: str, state: str) -> Best | None:
-        """Give the form with the lowest median in `state`, or None if there is no sample."""
-        found: list[Best] = []
-        most_rounds = 0
-        for track in self._tracks(implementation, row):
-            summary = summarize(track.samples, state)
-            if summary is not None:
-                found.append(Best(implementation, track.entry.form, track.job, summary))
-                most_rounds = max(most_rounds, summary.rounds)
-        # A form that was left out early, or was lucky once, does not stand for the implementation.
-        found = [best for best in found if 2 * best.summary.rounds >= most_rounds]
-        return min(found, key=lambda best: best.summary.median_seconds, default=None)
-
-    def _tracks(self, implementation: str, row: str | None) -> list[Track]:
-        return [
-            track
-            for track in self.tracks
-            if track.entry.implementation == implementation and row in (None, track.entry.row)
-        ]
+    def stop(self, *, ask: bool = True) -> None:
+        """End the job."""
 
 
 Report = Callable[[str], None]
@@ -142,7 +90,7 @@ Report = Callable[[str], None]
 
 def measure_group(
     group: Group,
-    jobs: Sequence[Job],
+    jobs: Sequence[Turns],
     limits: Sequence[LimitSpec],
     externals: Sequence[External],
     settings: Settings,
@@ -177,7 +125,7 @@ class _Measurement:
     def __init__(
         self,
         group: Group,
-        jobs: list[Job],
+        jobs: list[Turns],
         limits: Sequence[LimitSpec],
         externals: Sequence[External],
         settings: Settings,
@@ -215,14 +163,14 @@ class _Measurement:
                 self._turns(job, round_index)
             for external, track in self._externals:
                 self._run_external(external, track)
-            if round_index + 1 == _TRIAL_ROUNDS:
+            if round_index + 1 == self._settings.trial_rounds:
                 for track in hopeless(self._result.tracks):
                     track.repeat = 0
         for job in list(self._jobs):
             self._guarded(job, functools.partial(self._release, job))
         return self._result
 
-    def _prepare(self, job: Job, limits: Sequence[LimitSpec]) -> bool:
+    def _prepare(self, job: Turns, limits: Sequence[LimitSpec]) -> bool:
         self._report(f"prepare {job.spec.name}")
         command = {
             "do": "prepare",
@@ -231,14 +179,20 @@ class _Measurement:
         }
 
         def prepare() -> None:
-            entries = job.turn(command)[0]["entries"]
-            tracks = [Track(job.spec.name, Entry(*entry)) for entry in entries]
+            reply = job.turn(command)[0]
+            entries = [Entry(*fields) for fields in reply["entries"]]
+            predicted = reply.get("predicted_seconds", {})
+            warm = self._settings.first_warm
+            tracks = [
+                Track(job.spec.name, e, warm=warm, predicted_seconds=predicted.get(e.form))
+                for e in entries
+            ]
             self._by_job[job.spec.name] = tracks
             self._result.tracks += tracks
 
         return self._guarded(job, prepare)
 
-    def _check(self, job: Job) -> None:
+    def _check(self, job: Turns) -> None:
         self._report(f"check {job.spec.name}")
 
         def check() -> None:
@@ -255,11 +209,11 @@ class _Measurement:
 
         self._guarded(job, check)
 
-    def _turns(self, job: Job, round_index: int) -> None:
+    def _turns(self, job: Turns, round_index: int) -> None:
         implementation = job.spec.implementation
         if (
             implementation != "cocoll"
-            and round_index >= _TRIAL_ROUNDS
+            and round_index >= self._settings.trial_rounds
             and self._spent_seconds[implementation] > self._settings.budget_seconds
         ):
             return
@@ -273,7 +227,7 @@ class _Measurement:
         self._guarded(job, take)
         self._spent_seconds[implementation] += time.monotonic() - start
 
-    def _take_sample(self, job: Job, track: Track) -> None:
+    def _take_sample(self, job: Turns, track: Track) -> None:
         group = self._group
         if not track.samples:
             # A fixed number is for cocoll and its yardstick; peers need no more than a steady loop.
@@ -290,28 +244,35 @@ class _Measurement:
         }
         replies = job.turn(command)
         seconds = [max(of_ranks) for of_ranks in zip(*(r["seconds"] for r in replies), strict=True)]
-        oversubscribed = group.ranks > len(os.sched_getaffinity(0))
+        oversubscribed = group.hosts == 1 and group.ranks > len(os.sched_getaffinity(0))
         if track.entry.implementation == "limit" and oversubscribed:
             seconds = _spans(replies)
         rewrites = [
             max(of_ranks) for of_ranks in zip(*(r["rewrite_seconds"] for r in replies), strict=True)
         ]
+        probe = replies[0].get("probe")
         state = label_state(
-            statistics.median(replies[0]["probe"]),
+            statistics.median(probe) if probe else None,
             group.ranks,
             self._settings.near_below_nanoseconds,
         )
+        counts_bytes = [max(reply["host_bytes"]) for reply in replies if reply.get("host_bytes")]
         self._last_state = state
         median_seconds = statistics.median(seconds)
         track.samples.append(
-            Sample(median_seconds, statistics.median(rewrites) if rewrites else None, state)
+            Sample(
+                median_seconds,
+                statistics.median(rewrites) if rewrites else None,
+                state,
+                max(counts_bytes, default=None),
+            )
         )
         track.warm = min(_MOST_WARM_CALLS, math.ceil(_WARM_SECONDS / median_seconds))
         if median_seconds > _SLOW_CALL_SECONDS:
             track.warm = 0
         track.repeat = 1 if median_seconds > 2e-3 else 5
 
-    def _calibrate(self, job: Job, track: Track) -> int:
+    def _calibrate(self, job: Turns, track: Track) -> int:
         # The first calls of ranks that have just woken up take many times as long as the rest, so a
         # second, longer loop says how many calls fill the time.
         calls = _CALIBRATION_CALLS
@@ -341,11 +302,11 @@ class _Measurement:
             )
         track.samples.append(Sample(seconds, None, state))
 
-    def _release(self, job: Job) -> None:
+    def _release(self, job: Turns) -> None:
         job.turn({"do": "release"})
         job.clear_pool()
 
-    def _guarded(self, job: Job, action: Callable[[], None]) -> bool:
+    def _guarded(self, job: Turns, action: Callable[[], None]) -> bool:
         try:
             action()
         except TurnError as error:
@@ -358,34 +319,6 @@ class _Measurement:
     def _fail(self, implementation: str, reason: str) -> None:
         self._result.failures[implementation] = reason
         self._report(f"{implementation} broke off: {reason}")
-
-
-def hopeless(tracks: Sequence[Track]) -> list[Track]:
-    """Name the forms whose best sample is far from what another form of the same row reaches.
-
-    Parameters
-    ----------
-    tracks : sequence of Track
-        After the rounds of trial.
-
-    Returns
-    -------
-    list of Track
-        Those whose fastest sample is above 1.3 times the best median of their implementation's row.
-    """
-    best: dict[tuple[str, str], float] = {}
-    for track in tracks:
-        summary = summarize(track.samples)
-        if summary is not None:
-            key = (track.entry.implementation, track.entry.row)
-            best[key] = min(best.get(key, float("inf")), summary.median_seconds)
-    return [
-        track
-        for track in tracks
-        if track.samples
-        and track.fastest_seconds
-        > _HOPELESS_FACTOR * best[track.entry.implementation, track.entry.row]
-    ]
 
 
 def _spans(replies: Sequence[Message]) -> list[float]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.common.cases import Group, View
-    from benchmarks.common.driver import Best, GroupResult
+    from benchmarks.common.tracks import Best, GroupResult
 
 __all__ = [
     "FIELDS",
@@ -86,7 +86,8 @@ def make_records(result: GroupResult, view: View, context: Context) -> list[Reco
     The ratio is None unless every peer of the case ran with equal results.
     """
     records: list[Record] = []
-    states = (NEAR, FAR) if result.group.ranks == 2 else (MIXED,)
+    two = result.group.ranks == 2 and result.group.hosts == 1
+    states = (NEAR, FAR) if two else (MIXED,)
     complete = not missing_peers(result, view)
     for state in states:
         records += _records_of_state(result, view, context, state, complete=complete)
@@ -165,7 +166,7 @@ def _record(
         operation=group.operation,
         dtype=group.dtype,
         ranks=group.ranks,
-        hosts=1,
+        hosts=group.hosts,
         elements=group.elements,
         bytes=group.input_bytes,
         memory=view.memory,

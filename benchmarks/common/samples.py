@@ -41,11 +41,14 @@ class Sample:
         What rewriting the input took before it; None where nothing was rewritten.
     state : str
         ``"near"``, ``"far"`` or ``"mixed"``.
+    host_bytes : int or None
+        With several hosts, what the NICs of the busiest one counted, in the busier direction.
     """
 
     seconds: float
     rewrite_seconds: float | None
     state: str
+    host_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Summary:
     q3_seconds: float
     rounds: int
     rewrite_seconds: float | None
+    host_bytes: int | None = None
 
 
 def label_state(
@@ -93,6 +97,7 @@ def summarize(samples: Iterable[Sample], state: str | None = None) -> Summary | 
         return None
     seconds = [sample.seconds for sample in chosen]
     rewrites = [s.rewrite_seconds for s in chosen if s.rewrite_seconds is not None]
+    counts_bytes = [s.host_bytes for s in chosen if s.host_bytes is not None]
     q1_seconds, q3_seconds = _quartiles(seconds)
     return Summary(
         median_seconds=statistics.median(seconds),
@@ -100,6 +105,7 @@ def summarize(samples: Iterable[Sample], state: str | None = None) -> Summary | 
         q3_seconds=q3_seconds,
         rounds=len(chosen),
         rewrite_seconds=statistics.median(rewrites) if rewrites else None,
+        host_bytes=statistics.median_low(counts_bytes) if counts_bytes else None,
     )
 
 

@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.common.cases import Group, View
+    from benchmarks.common.driver import Settings
+    from benchmarks.common.records import Record
     from benchmarks.common.streams import LimitSpec
+    from benchmarks.common.tracks import GroupResult
 
 __all__ = ["External", "Suite"]
 
@@ -30,6 +33,21 @@ class External:
 
 def _no_externals(group: Group) -> list[External]:
     del group
+    return []
+
+
+def _same_settings(group: Group, settings: Settings) -> Settings:
+    del group
+    return settings
+
+
+def _same_records(result: GroupResult, records: list[Record]) -> list[Record]:
+    del result
+    return records
+
+
+def _no_problems(records: Sequence[Record]) -> list[str]:
+    del records
     return []
 
 
@@ -55,6 +73,12 @@ class Suite:
     externals : callable
         For a group, programs that time themselves. Raises RuntimeError or ImportError if there
         should be one and it cannot be built.
+    settings : callable
+        For a group, how long to measure it, given what the command line says.
+    complete : callable
+        Gives the records of a case what only the suite knows.
+    problems : callable
+        What the suite finds wrong with the records of a case, besides what holds for all suites.
     """
 
     name: str
@@ -65,3 +89,6 @@ class Suite:
     views: Callable[[Group], list[View]]
     uses_adam: bool = False
     externals: Callable[[Group], list[External]] = _no_externals
+    settings: Callable[[Group, Settings], Settings] = _same_settings
+    complete: Callable[[GroupResult, list[Record]], list[Record]] = _same_records
+    problems: Callable[[Sequence[Record]], list[str]] = _no_problems

@@ -1,7 +1,8 @@
 """The driver hands out turns: one command to every rank of a job, one reply from each.
 
 Commands and replies are JSON objects, one a line, over a Unix socket in the abstract namespace (no
-file to leave behind). A rank that has no turn sleeps in ``read()``, whatever library it measures.
+file to leave behind), or over TCP where ranks are on other hosts. A rank that has no turn sleeps in
+``read()``, whatever library it measures.
 """
 
 from __future__ import annotations
@@ -91,18 +92,28 @@ class Channel:
 
 
 class Listener:
-    """Where the ranks of all jobs report to the driver."""
+    """Where the ranks of all jobs report to the driver.
 
-    def __init__(self) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(f"\0cocoll-bench-{os.getpid()}-{id(self):x}")
+    Parameters
+    ----------
+    address : str, optional
+        An address of this host, for ranks that are on others too.
+    """
+
+    def __init__(self, address: str | None = None) -> None:
+        if address is None:
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self._socket.bind(f"\0cocoll-bench-{os.getpid()}-{id(self):x}")
+        else:
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            self._socket.bind((address, 0))
         self._socket.listen(256)
 
     @property
     def name(self) -> str:
-        """The name to hand to ranks (without the leading zero byte)."""
-        name: bytes = self._socket.getsockname()
-        return name[1:].decode()
+        """The name to hand to ranks: ``ADDRESS:PORT``, or without the leading zero byte."""
+        name: Any = self._socket.getsockname()
+        return name[1:].decode() if isinstance(name, bytes) else f"{name[0]}:{name[1]}"
 
     def accept(
         self,
@@ -178,8 +189,13 @@ def connect(name: str, hello: Message) -> Channel:
     hello : dict
         At least ``job`` and ``rank``.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect("\0" + name)
+    address, colon, port = name.rpartition(":")
+    if colon:
+        connection = socket.create_connection((address, int(port)))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    else:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect("\0" + name)
     channel = Channel(connection)
     channel.send(hello)
     return channel
@@ -206,7 +222,7 @@ def exchange(
         channel.send(command)
     deadline_seconds = time.monotonic() + timeout_seconds
     replies: dict[int, Message] = {}
-    errors: list[str] = []
+    errors: dict[str, list[int]] = {}
     # Whoever fails first must be heard first: the ranks that wait for it may never answer.
     waiting = dict(enumerate(channels))
     while waiting:
@@ -214,17 +230,24 @@ def exchange(
         ready = select.select(list(waiting.values()), [], [], max(0.0, left_seconds))[0]
         if not ready:
             reason = f"ranks {sorted(waiting)} did not answer {command.get('do')!r}"
-            raise TurnError("; ".join([*errors, f"{reason} in {timeout_seconds:.0f} s"]))
+            raise TurnError("; ".join([*_told(errors), f"{reason} in {timeout_seconds:.0f} s"]))
         for rank in [rank for rank, channel in waiting.items() if channel in ready]:
             reply = waiting.pop(rank).receive(deadline_seconds)
             replies[rank] = reply
             if "error" in reply:
-                errors.append(f"rank {rank}: {reply['error']}")
+                errors.setdefault(reply["error"], []).append(rank)
                 # The others get a moment to fail or finish too, then the job is given up.
                 deadline_seconds = min(deadline_seconds, time.monotonic() + 5.0)
     if errors:
-        raise RankError("; ".join(errors))
+        raise RankError("; ".join(_told(errors)))
     return [replies[rank] for rank in range(len(channels))]
+
+
+def _told(errors: dict[str, list[int]]) -> list[str]:
+    return [
+        f"rank {ranks[0]}: {error}" if len(ranks) == 1 else f"ranks {sorted(ranks)}: {error}"
+        for error, ranks in errors.items()
+    ]
 
 
 def serve(channel: Channel, handlers: dict[str, Callable[[Message], Message]]) -> None:

@@ -17,7 +17,6 @@ from cocoll.algorithms import (
     wire_two_shot,
 )
 from cocoll.algorithms.costing import (
-    IN_FLIGHT,
     MESSAGE_NANOSECONDS,
     MOST_MESSAGE_BYTES,
     Flow,
@@ -36,7 +35,8 @@ __all__ = ["Candidate", "Demand", "candidates", "make_hierarchy"]
 
 # Tags tell the blocks of a ring apart, two for each block that a rank passes on.
 _LONGEST_RING = 500
-_SLOTS = 6
+# Slots of each kind: at least what lets both ends of a step work at once.
+_FEWEST_SLOTS = 4
 
 
 def candidates(topology: Topology, demand: Demand) -> list[Candidate]:
@@ -98,6 +98,12 @@ class _Chooser:
         if ring:
             yield self._reducing(ring=True)
 
+    def _windows(self, chunk: int, blocks: int, staging: HostStaging) -> tuple[int, int]:
+        """Give how many chunks may be under way, and how many slots there is room for."""
+        in_flight = self._costs.chunks_under_way(chunk, blocks)
+        fitting = self._room(staging) * _FEWEST_SLOTS // chunk
+        return in_flight, max(_FEWEST_SLOTS, min(in_flight, fitting))
+
     def _room(self, staging: HostStaging) -> int:
         room = staging.fitting_chunk(self._demand.staging_bytes)
         if room < 1:
@@ -114,7 +120,7 @@ class _Chooser:
             self._hierarchy,
             itemsizes,
             1,
-            _SLOTS,
+            _FEWEST_SLOTS,
             shares=parts != "none" or self._demand.kind == "broadcast",
             answers=bool(results),
             parts=parts,
@@ -151,6 +157,7 @@ class _Chooser:
             parts="ring" if ring else "straight",
         )
         chunk = self._costs.chunk_elements(busiest, depth, 2 * hosts, self._room(staging))
+        in_flight, slots = self._windows(chunk, 1 if ring else hosts - 1, staging)
 
         def make(rank: int, staged: bool) -> Plan:
             if demand.kind == "reduce_scatter":
@@ -159,8 +166,8 @@ class _Chooser:
                     hierarchy,
                     spec,
                     chunk_elements=chunk,
-                    slots=_SLOTS,
-                    in_flight=IN_FLIGHT,
+                    slots=slots,
+                    in_flight=in_flight,
                     ring=ring,
                     staged=staged,
                     alignment_elements=demand.alignment_elements,
@@ -170,8 +177,8 @@ class _Chooser:
                 hierarchy,
                 spec,
                 chunk_elements=chunk,
-                slots=_SLOTS,
-                in_flight=IN_FLIGHT,
+                slots=slots,
+                in_flight=in_flight,
                 ring=ring,
                 staged=staged,
                 replicated_result=demand.replicated,
@@ -203,11 +210,11 @@ class _Chooser:
                         yield (rank, way[place + 1], own)
 
         busiest = self._costs.busiest_nanoseconds(flows())
-        depth = hierarchy.host_count - 1 if ring else 1
+        hosts = hierarchy.host_count
+        depth = hosts - 1 if ring else 1
         staging = self._staging(results=1, parts="none")
-        chunk = self._costs.chunk_elements(
-            busiest, depth, hierarchy.host_count, self._room(staging)
-        )
+        chunk = self._costs.chunk_elements(busiest, depth, hosts, self._room(staging))
+        in_flight, slots = self._windows(chunk, 1 if ring else hosts - 1, staging)
 
         def make(rank: int, staged: bool) -> Plan:
             return hierarchical.plan_allgather(
@@ -215,8 +222,8 @@ class _Chooser:
                 hierarchy,
                 self._itemsize,
                 chunk_elements=chunk,
-                slots=_SLOTS,
-                in_flight=IN_FLIGHT,
+                slots=slots,
+                in_flight=in_flight,
                 ring=ring,
                 staged=staged,
                 alignment_elements=demand.alignment_elements,
@@ -228,7 +235,7 @@ class _Chooser:
             "blocks pass all hosts in turn, each link once"
             if ring
             else "owners send their blocks to all hosts",
-            self._costs.total_nanoseconds(busiest, depth, hierarchy.host_count, chunk),
+            self._costs.total_nanoseconds(busiest, depth, hosts, chunk),
             chunk,
             make,
         )
@@ -254,6 +261,8 @@ class _Chooser:
         depth = max(1, (hosts - 1).bit_length() if tree else hosts - 2)
         staging = self._staging(results=1, parts="none")
         chunk = self._costs.chunk_elements(busiest, depth, hosts, self._room(staging))
+        # A rank passes on a block of every host.
+        in_flight, slots = self._windows(chunk, hosts, staging)
 
         def make(rank: int, staged: bool) -> Plan:
             return hierarchical_broadcast.plan_broadcast(
@@ -262,8 +271,8 @@ class _Chooser:
                 demand.root,
                 self._itemsize,
                 chunk_elements=chunk,
-                slots=_SLOTS,
-                in_flight=IN_FLIGHT,
+                slots=slots,
+                in_flight=in_flight,
                 tree=tree,
                 staged=staged,
                 replicated_result=demand.replicated,
@@ -303,7 +312,7 @@ class _Chooser:
         demand, hierarchy = self._demand, self._hierarchy
         world_size = hierarchy.world_size
         peers = world_size - 1
-        room = demand.staging_bytes // (peers * _SLOTS * self._itemsize) - 32
+        room = demand.staging_bytes // (peers * _FEWEST_SLOTS * self._itemsize) - 32
         unit = SHARD_ALIGNMENT_ELEMENTS
         chunk = max(unit, min(self._block, room, MOST_MESSAGE_BYTES // self._itemsize))
         chunk = chunk // unit * unit
@@ -324,11 +333,11 @@ class _Chooser:
                     world_size,
                     demand.spec,
                     chunk_elements=chunk,
-                    slots=_SLOTS,
+                    slots=_FEWEST_SLOTS,
                     alignment_elements=demand.alignment_elements,
                 )
             return wire_two_shot.plan_allreduce_wire(
-                rank, world_size, demand.spec, chunk_elements=chunk, slots=_SLOTS
+                rank, world_size, demand.spec, chunk_elements=chunk, slots=_FEWEST_SLOTS
             )
 
         busiest = self._costs.busiest_nanoseconds(flows())

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from cocoll.algorithms.hierarchy import Hierarchy
     from cocoll.topology.graph import Topology
 
-__all__ = ["IN_FLIGHT", "MESSAGE_NANOSECONDS", "MOST_MESSAGE_BYTES", "Flow", "PipelineCost"]
+__all__ = ["MESSAGE_NANOSECONDS", "MOST_MESSAGE_BYTES", "Flow", "PipelineCost"]
 
-#: Chunks of messages under way in a lane.
-IN_FLIGHT = 6
+# What a lane may have under way: enough for the wire to stay busy while its rank is off the
+# processor for a while, and enough chunks for both ends to work at once.
+_UNDER_WAY_BYTES = 512 << 10
+_FEWEST_CHUNKS, _MOST_CHUNKS = 3, 64
 #: What a message costs its rank besides its bytes.
 MESSAGE_NANOSECONDS = 5000
 #: Beyond this a message gains nothing.
@@ -70,7 +72,7 @@ class PipelineCost:
         return max((nbytes * 10**9 // rates[port] for port, nbytes in carried.items()), default=0)
 
     def _round_nanoseconds(self, messages: int) -> int:
-        return self.latency_nanoseconds // IN_FLIGHT + messages * MESSAGE_NANOSECONDS
+        return self.latency_nanoseconds // _FEWEST_CHUNKS + messages * MESSAGE_NANOSECONDS
 
     def chunk_elements(self, busiest: int, depth: int, messages: int, room_elements: int) -> int:
         """Give the elements of a message.
@@ -102,6 +104,11 @@ class PipelineCost:
         most = min(MOST_MESSAGE_BYTES // self._itemsize, room_elements)
         unit = min(SHARD_ALIGNMENT_ELEMENTS, most)
         return max(unit, min(max(chunk, least), most) // unit * unit)
+
+    def chunks_under_way(self, chunk: int, blocks: int) -> int:
+        """Give how many chunks of each of a lane's blocks may be under way."""
+        together = max(1, chunk * self._itemsize * max(1, blocks))
+        return max(_FEWEST_CHUNKS, min(_MOST_CHUNKS, _UNDER_WAY_BYTES // together))
 
     def total_nanoseconds(self, busiest: int, depth: int, messages: int, chunk: int) -> int:
         """Give the estimate for chunks of `chunk` elements; the rest as in `chunk_elements`."""

@@ -1,9 +1,9 @@
 // How hosts find out that all their ranks want the same operation, before anything moves.
 //
-// The first rank of every host speaks for it. In round k host h tells host h + 2^k what it knows and
-// hears from host h - 2^k (dissemination: Hensgen, Finkel, Manber, 1988), so after log2 of their
-// number every host knows whether all agree. If they do not, they exchange what was asked for, so
-// that every rank can say what each wanted.
+// The first rank of every host speaks for it. In round k host h tells host h + 2^k what it knows
+// and hears from host h - 2^k (dissemination: Hensgen, Finkel, Manber, 1988), so after log2 of
+// their number every host knows whether all agree. If they do not, they exchange what was asked
+// for, so that every rank can say what each wanted.
 
 #ifndef COCOLL_HOST_AGREEMENT_H_
 #define COCOLL_HOST_AGREEMENT_H_
@@ -80,8 +80,8 @@ class Agreement {
       const Wire::Outcome outcome = wire_->test(&receives_[round_]);
       if (outcome != Wire::Outcome::kDone) return outcome;
       const AgreementLine& theirs = heard_[round_];
-      line_.agrees &= theirs.agrees & (theirs.digest == line_.digest) &
-                      (theirs.sequence == line_.sequence);
+      line_.agrees &=
+          theirs.agrees & (theirs.digest == line_.digest) & (theirs.sequence == line_.sequence);
       line_.mapped &= theirs.mapped;
       ++round_;
       if (round_ < rounds_ && !tell()) return Wire::Outcome::kFailed;
@@ -142,7 +142,7 @@ class Agreement {
     const int32_t peer = leaders_[(static_cast<size_t>(host_) + (size_t{1} << round_)) % hosts];
     told_[round_] = line_;
     told_round_ = round_ + 1;
-    return wire_->send(peer, kAgreementTag, &told_[round_], sizeof(AgreementLine),
+    return wire_->send(peer, kAgreementTag, &told_[round_], sizeof(AgreementLine), true,
                        &sends_[round_]);
   }
 
@@ -171,8 +171,8 @@ class Agreement {
                           &requests_.back()))
         return false;
       requests_.push_back(0);
-      if (!wire_->send(leaders_[host], kRecordsTag, mine.data(),
-                       bytes(static_cast<size_t>(host_)), &requests_.back()))
+      if (!wire_->send(leaders_[host], kRecordsTag, mine.data(), bytes(static_cast<size_t>(host_)),
+                       true, &requests_.back()))
         return false;
     }
     return true;

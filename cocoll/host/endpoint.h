@@ -275,12 +275,12 @@ class Endpoint {
   WaitPolicy policy;  // may be changed until the first operation
   int64_t timeout_nanoseconds;
   std::vector<Peer> peers;
-  int32_t launcher_pid = 0;    // 0: nobody whose end is this rank's
-  Segment* commons = nullptr;  // memory of which the host has one copy
-  uint64_t sequence = 0;       // of the next operation
-  std::string detail;          // what the wire said of that
-  bool abandoned = false;      // a message may still move: all memory must stay for good
-  int32_t culprit = -1;        // who made the last operation fail
+  int32_t launcher_pid = 0;         // 0: nobody whose end is this rank's
+  Segment* commons = nullptr;       // memory of which the host has one copy
+  uint64_t sequence = 0;            // of the next operation
+  std::string detail;               // what the wire said of that
+  bool abandoned = false;           // a message may still move: all memory must stay
+  int32_t culprit = -1;             // who made the last operation fail
   std::vector<int32_t> neighbours;  // the ranks of this host, this one included
   std::vector<int32_t> host_of;     // by rank; empty where there is one host
   std::shared_ptr<Wire> wire;       // to other hosts; none where there are none
@@ -317,7 +317,7 @@ class Endpoint {
     for (int32_t peer = 0; peer < world_size; ++peer) {
       if (peers[static_cast<size_t>(peer)].control != nullptr) continue;
       notices_.push_back(0);
-      if (!wire->send(peer, kAbortTag, &told_, sizeof told_, &notices_.back())) {
+      if (!wire->send(peer, kAbortTag, &told_, sizeof told_, false, &notices_.back())) {
         notices_.pop_back();
         return;
       }

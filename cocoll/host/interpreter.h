@@ -491,6 +491,15 @@ class Execution {
            next->field[2] != lane.step->field[2];
   }
 
+  // Whether a chunk is the last of its block.
+  bool reaches_end(const LaneState& lane, int32_t block, const Range& range) const {
+    if (static_cast<Span>(lane.loop->field[0]) == Span::kOnce) return true;
+    const int64_t stop = block == kWholeVector
+                             ? call_->count
+                             : std::min((block + 1) * block_elements_, call_->count);
+    return range.first + range.count >= stop;
+  }
+
   bool begin_message(LaneState* lane, const Record* step) {
     const Range range = chunk(*lane, step->field[0]);
     const bool last = ends_group(*lane);
@@ -500,9 +509,10 @@ class Execution {
       return true;
     }
     const cocoll_array array = resolve(step[1], *lane, range.first);
-    const bool began = lane->messages->begin(
-        endpoint_.wire.get(), step->op() == Opcode::kSend, step->field[1], step->field[3], array,
-        range.count, step[1].field[2], last);
+    const bool began =
+        lane->messages->begin(endpoint_.wire.get(), step->op() == Opcode::kSend, step->field[1],
+                              step->field[3], array, range.count, step[1].field[2], last,
+                              reaches_end(*lane, step->field[0], range), lane->in_flight / 2);
     if (began && recording.is_on())
       lane->messages->stamp(place_of(step), lane->iteration, monotonic_nanoseconds());
     if (!began) wire_failed(step->field[1]);

@@ -19,9 +19,12 @@ class Messages {
   int32_t steps() const { return steps_; }
   int32_t peer() const { return under_way_.front().peer; }
 
-  // Begins a message. A step may be several: `last` ends it.
+  // Begins a message. A step may be several: `last` ends it. A send that ends with its receive is
+  // dear, and one that does not is out of hand: so the last one of a run is synchronous, and one in
+  // every `stride`, behind which no more than a window of others can be under way.
   bool begin(Wire* wire, bool sends, int32_t peer, int32_t tag, const cocoll_array& array,
-             int64_t count, int64_t itemsize_bytes, bool last) {
+             int64_t count, int64_t itemsize_bytes, bool last, bool closes, int32_t stride) {
+    const bool synchronous = closes || stride <= 1 || ++begun_ % stride == 0;
     int64_t left = count * itemsize_bytes;
     char* data = static_cast<char*>(array.data);
     std::vector<char> bounce;
@@ -38,7 +41,7 @@ class Messages {
       Message& message = under_way_.back();
       message.sends = sends;
       message.peer = peer;
-      began = sends ? wire->send(peer, tag, data, bytes, &message.request)
+      began = sends ? wire->send(peer, tag, data, bytes, synchronous, &message.request)
                     : wire->receive(peer, tag, data, bytes, &message.request);
       message.began = began;
       data += bytes;
@@ -133,6 +136,7 @@ class Messages {
 
   std::deque<Message> under_way_;
   int32_t steps_ = 0;
+  int32_t begun_ = 0;
 };
 
 }  // namespace cocoll::host

@@ -217,7 +217,8 @@ class PlanImage {
           return fail(here, "a message needs another rank");
         if (field[3] < 0 || field[3] >= limits.tag_count) return fail(here, "no such tag");
         if (in_opening_) return fail(here, "an opening sends and receives nothing");
-        if (!limits.has_wire) return fail(here, "messages need a wire, which the ranks of one host do not have,");
+        if (!limits.has_wire)
+          return fail(here, "messages need a wire, which the ranks of one host do not have,");
         uses_wire_ = true;
         break;
       case Opcode::kNative:

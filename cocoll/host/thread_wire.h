@@ -145,7 +145,7 @@ class ThreadWire : public Wire {
         own_(ranks_[static_cast<size_t>(rank)]),
         first_tag_(first_tag) {}
 
-  bool send(int32_t peer, int32_t tag, const void* data, int64_t bytes,
+  bool send(int32_t peer, int32_t tag, const void* data, int64_t bytes, bool,
             WireRequest* request) override {
     char* from = const_cast<char*>(static_cast<const char*>(data));
     *request = network_->post(true, own_, place(peer), first_tag_ + tag, from, bytes);

@@ -42,8 +42,9 @@ class Wire {
   virtual ~Wire() = default;
 
   // Begin a message, whose memory must stay until `test` says kDone or `cancel` true. False: the
-  // wire is broken, and `error()` says how.
-  virtual bool send(int32_t peer, int32_t tag, const void* data, int64_t bytes,
+  // wire is broken, and `error()` says how. A synchronous send ends with its receive; another one
+  // may end earlier and leave its bytes to a library that moves them only when it is called.
+  virtual bool send(int32_t peer, int32_t tag, const void* data, int64_t bytes, bool synchronous,
                     WireRequest* request) = 0;
   virtual bool receive(int32_t peer, int32_t tag, void* data, int64_t bytes,
                        WireRequest* request) = 0;
@@ -75,7 +76,7 @@ using MpiHandle = intptr_t;
 
 // The functions that are used, of the MPI that the process has loaded.
 struct MpiTable {
-  // Synchronous: a send that ends early would leave its bytes to an MPI that nobody calls any more.
+  int (*isend)(const void*, int, MpiHandle, int, int, MpiHandle, void*) = nullptr;
   int (*issend)(const void*, int, MpiHandle, int, int, MpiHandle, void*) = nullptr;
   int (*irecv)(void*, int, MpiHandle, int, int, MpiHandle, void*) = nullptr;
   int (*test)(void*, int*, void*) = nullptr;
@@ -96,11 +97,12 @@ class MpiWire : public Wire {
   MpiWire(const MpiTable& table, std::vector<int> ranks, int first_tag)
       : table_(table), ranks_(std::move(ranks)), first_tag_(first_tag) {}
 
-  bool send(int32_t peer, int32_t tag, const void* data, int64_t bytes,
+  bool send(int32_t peer, int32_t tag, const void* data, int64_t bytes, bool synchronous,
             WireRequest* request) override {
     *request = 0;
-    return check(table_.issend(data, static_cast<int>(bytes), table_.byte_type, place(peer),
-                              first_tag_ + tag, table_.communicator, request));
+    const auto begin = synchronous ? table_.issend : table_.isend;
+    return check(begin(data, static_cast<int>(bytes), table_.byte_type, place(peer),
+                       first_tag_ + tag, table_.communicator, request));
   }
 
   bool receive(int32_t peer, int32_t tag, void* data, int64_t bytes,
@@ -150,7 +152,8 @@ class MpiWire : public Wire {
   int first_tag_;
 };
 
-// A wire whose functions are somebody else's: those of mpi4py, where an MPI cannot be called itself.
+// A wire whose functions are somebody else's: those of mpi4py, where an MPI cannot be called
+// itself.
 struct WireCallbacks {
   void* context = nullptr;
   bool (*send)(void*, int32_t, int32_t, const void*, int64_t, WireRequest*) = nullptr;
@@ -166,7 +169,7 @@ class CallbackWire : public Wire {
   explicit CallbackWire(const WireCallbacks& callbacks) : callbacks_(callbacks) {}
   ~CallbackWire() override { callbacks_.release(callbacks_.context); }
 
-  bool send(int32_t peer, int32_t tag, const void* data, int64_t bytes,
+  bool send(int32_t peer, int32_t tag, const void* data, int64_t bytes, bool,
             WireRequest* request) override {
     return check(callbacks_.send(callbacks_.context, peer, tag, data, bytes, request));
   }

@@ -66,6 +66,7 @@ def open_mpi(functions, constants, ranks, int first_tag):
     cdef WireEnd end = WireEnd.__new__(WireEnd)
     cdef vector[int] places = ranks
     cdef MpiTable table
+    table.isend = <mpi_isend><size_t>functions["Isend"]
     table.issend = <mpi_isend><size_t>functions["Issend"]
     table.irecv = <mpi_irecv><size_t>functions["Irecv"]
     table.test = <mpi_test><size_t>functions["Test"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from cocoll.errors import RankError, ScheduleError, UsageError
 from cocoll.plan.ir import (
@@ -185,16 +187,27 @@ def _check_loop(plan: Plan, loop: Loop) -> None:
         )
     groups = [step.group if isinstance(step, Send | Receive) else 0 for step in loop.steps]
     runs = [group for index, group in enumerate(groups) if index == 0 or groups[index - 1] != group]
-    for group in set(runs) - {0}:
-        if runs.count(group) > 1:
+    for group, times in Counter(runs).items():
+        if group and times > 1:
             raise UsageError(
                 f"{where}: the sends and receives of group {group} move as one and must stand "
                 "side by side"
             )
 
 
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Which step of which plan; in words only where something is wrong, for plans are long."""
+
+    plan: Plan
+    step: Step
+
+    def __str__(self) -> str:
+        return f"plan {self.plan.name!r} of rank {self.plan.rank}, {describe_step(self.step)}"
+
+
 def _check_step(plan: Plan, loop: Loop, step: Step) -> None:
-    where = f"plan {plan.name!r} of rank {plan.rank}, {describe_step(step)}"
+    where = _Where(plan, step)
     if isinstance(step, Signal | Wait | Send | Receive) and (
         not 0 <= step.peer < plan.world_size or step.peer == plan.rank
     ):
@@ -236,7 +249,7 @@ def _check_step(plan: Plan, loop: Loop, step: Step) -> None:
         )
 
 
-def _check_reduce(where: str, step: Reduce) -> None:
+def _check_reduce(where: _Where, step: Reduce) -> None:
     if not step.sources or not (step.destinations or step.updated):
         raise UsageError(f"{where}: wanted sources, and results or updated operands")
     if len({len(views) for views in step.destinations}) > 1 or () in step.destinations:
@@ -259,7 +272,7 @@ def _check_reduce(where: str, step: Reduce) -> None:
             raise UsageError(f"{where}: updated operand {index} does not exist, or stands twice")
 
 
-def _check_view(where: str, plan: Plan, view: View) -> None:
+def _check_view(where: _Where, plan: Plan, view: View) -> None:
     if not 0 <= view.rank < plan.world_size:
         raise RankError(f"{where}: wanted ranks in [0, {plan.world_size}), got {view.rank}")
     if not 0 <= view.origin < plan.world_size:

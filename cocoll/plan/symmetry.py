@@ -142,6 +142,11 @@ class HostSymmetry(Roles):
         SimulationError
             Moving ranks within hosts is no symmetry of the topology.
         """
+        host, index = self._place[other]
+        home = self._place[rank][0]
+        if host != home and self._hosts is not Move.KEEP:
+            # Equal hosts are on equal switches, so the way to any other is like that to the next.
+            other = self._members[(home + 1) % self._host_count][index]
         key = (use, rank, other)
         weighted = self._used.get(key)
         if weighted is None:

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+# How far the thread numbers of two lanes are apart.
+_ROWS_OF_A_LANE = 10_000
+
 __all__ = ["Span", "kind_of", "trace_events", "write_trace"]
 
 
@@ -75,31 +78,61 @@ def trace_events(
     Returns
     -------
     iterator of dict
-        Times in microseconds, as the format has them; a lane's thread is its number plus one, for
-        the opening comes first.
+        Times in microseconds, as the format has them. A lane is a thread; one with several steps in
+        flight is as many as overlap, for viewers show no two events of a thread side by side.
     """
-    spans = list(spans)
     lanes = lanes or {}
-    for rank, lane in sorted({(span.rank, span.lane) for span in spans}):
-        names = lanes.get(rank, ())
-        process = {"ph": "M", "pid": first_process + rank, "tid": lane + 1}
+    rows: dict[tuple[int, int], list[list[int]]] = {}
+    placed: list[tuple[Span, int]] = []
+    for span in sorted(spans, key=lambda one: (one.begin_nanoseconds, -one.end_nanoseconds)):
+        depth = _place(rows.setdefault((span.rank, span.lane), []), span)
+        placed.append((span, _thread(span.lane, depth)))
+    for rank in sorted({rank for rank, _ in rows}):
         title = f"rank {rank} ({note})" if note else f"rank {rank}"
-        name = "opening" if lane < 0 else names[lane] if lane < len(names) else f"lane {lane}"
+        process = {"ph": "M", "pid": first_process + rank, "tid": 0}
         yield {**process, "name": "process_name", "args": {"name": title}}
-        yield {**process, "name": "process_sort_index", "args": {"sort_index": rank}}
-        yield {**process, "name": "thread_name", "args": {"name": name}}
-        yield {**process, "name": "thread_sort_index", "args": {"sort_index": lane + 1}}
-    for span in spans:
+        sort_index = first_process + rank
+        yield {**process, "name": "process_sort_index", "args": {"sort_index": sort_index}}
+    for (rank, lane), depths in sorted(rows.items(), key=lambda item: item[0]):
+        names = lanes.get(rank, ())
+        name = "opening" if lane < 0 else names[lane] if lane < len(names) else f"lane {lane}"
+        for depth in range(len(depths)):
+            title = f"{name} ({depth + 1})" if depth else name
+            number = _thread(lane, depth)
+            thread = {"ph": "M", "pid": first_process + rank, "tid": number}
+            yield {**thread, "name": "thread_name", "args": {"name": title}}
+            yield {**thread, "name": "thread_sort_index", "args": {"sort_index": number}}
+    for span, thread_number in placed:
         yield {
             "ph": "X",
             "pid": first_process + span.rank,
-            "tid": span.lane + 1,
+            "tid": thread_number,
             "ts": span.begin_nanoseconds / 1000,
             "dur": (span.end_nanoseconds - span.begin_nanoseconds) / 1000,
             "name": span.text,
             "cat": kind_of(span),
             "args": {"iteration": span.iteration, "bytes": span.bytes},
         }
+
+
+def _place(rows: list[list[int]], span: Span) -> int:
+    """Give the first row where a span overlaps nothing, or lies within what it overlaps.
+
+    A row is the stack of the ends of what is open there; spans come in the order of their begins.
+    """
+    for depth, open_ends in enumerate(rows):
+        while open_ends and open_ends[-1] <= span.begin_nanoseconds:
+            open_ends.pop()
+        if not open_ends or span.end_nanoseconds <= open_ends[-1]:
+            open_ends.append(span.end_nanoseconds)
+            return depth
+    rows.append([span.end_nanoseconds])
+    return len(rows) - 1
+
+
+def _thread(lane: int, depth: int) -> int:
+    """Give the number of a thread: those of a lane in sequence, the opening's first."""
+    return (lane + 1) * _ROWS_OF_A_LANE + depth + 1
 
 
 def write_trace(

@@ -161,8 +161,16 @@ def lower_bound_nanoseconds(
 
     Parameters
     ----------
-    kind, topology, nbytes, root, replicated
-        As in `port_bytes_bound`.
+    kind : {"broadcast", "allgather", "reduce_scatter", "allreduce"}
+        What is to be done.
+    topology : Topology
+        Where.
+    nbytes : int
+        The size of the whole vector, as in `port_bytes_bound`.
+    root : int, default 0
+        Of a broadcast.
+    replicated : bool, default False
+        Whether the ranks of a host have one copy of the result between them.
 
     Returns
     -------

@@ -24,21 +24,26 @@ _PING_BYTES = 8
 _WARMUP_PINGS = 5
 _PINGS = 25
 
-# Streams grow until one takes long enough to say how long the one that counts must be: so long that
-# neither a token bucket's burst nor the start of a TCP connection shows, and that 30 of them still
-# take a few seconds.
-_MESSAGES = 32
+# Streams grow until one takes long enough to say how long those that count must be: so long that
+# neither a token bucket's burst nor the start of a TCP connection shows. The fastest of three
+# counts: ranks that lose their processors for a while are held up, and nothing makes them faster.
 _FIRST_STREAM_BYTES, _MOST_STREAM_BYTES = 512 << 10, 256 << 20
 _GROWTH = 4
-_LONG_ENOUGH_SECONDS, _STREAM_SECONDS = 0.03, 0.2
+_LONG_ENOUGH_SECONDS, _STREAM_SECONDS = 0.04, 0.1
+_STREAMS = 3
+_MOST_ABOVE_MEAN = 1.05
+# Messages in flight may share the way and end together. The first of them, which may profit from a
+# burst, are not looked at, and of the others those are compared that stand whole such groups apart.
 _IN_FLIGHT = 8
-# Of the messages of a stream, those that may still profit from a burst are not looked at.
-_UNTIMED = 4
+_APART = 2 * _IN_FLIGHT
+_MESSAGES = _IN_FLIGHT + 2 * _APART
 
 _COPY_SECONDS = 0.1
 _LEAST_COPY_BYTES, _MOST_COPY_BYTES = 8 << 20, 64 << 20
 
 _REST_SECONDS = 0.001
+# A stream goes on by itself meanwhile, and who sleeps a little is woken before those that never do.
+_NAP_SECONDS = 0.0001
 
 
 def measure_topology(
@@ -119,7 +124,7 @@ class _Probe:
                 )
             time.sleep(_REST_SECONDS)
 
-    def _finish(self, request: Any, peer: int) -> None:
+    def _finish(self, request: Any, peer: int, *, nap: bool = False) -> None:
         deadline = time.monotonic() + self._timeout_seconds
         while not request.Test():
             if time.monotonic() > deadline:
@@ -128,7 +133,10 @@ class _Probe:
                     f"rank {peer} to arrive",
                     ranks=(peer,),
                 )
-            os.sched_yield()
+            if nap:
+                time.sleep(_NAP_SECONDS)
+            else:
+                os.sched_yield()
 
     def measure_pair(self, one: int, other: int) -> list[Sample]:
         """Measure both ways between this rank and another; give what it has received."""
@@ -144,7 +152,7 @@ class _Probe:
         return found
 
     def _ping(self, peer: int, *, first: bool) -> int:
-        """Give half the usual time there and back, in nanoseconds, on both ranks."""
+        """Give half the time there and back, in nanoseconds, on both ranks."""
         out, into = bytearray(_PING_BYTES), bytearray(_PING_BYTES)
         times = []
         for turn in range(_WARMUP_PINGS + _PINGS):
@@ -159,7 +167,8 @@ class _Probe:
             self._finish(sending, peer)
             if turn >= _WARMUP_PINGS:
                 times.append(time.perf_counter_ns() - started)
-        return self._tell(peer, sorted(times)[_PINGS // 2] if first else None) // 2
+        # What three of four exceed: the others had to wait for a processor, not for the network.
+        return self._tell(peer, sorted(times)[_PINGS // 4] if first else None) // 2
 
     def _tell(self, peer: int, value: int | None) -> int:
         """Send a number to the peer; or, for None, take the peer's. Give it on both."""
@@ -174,22 +183,22 @@ class _Probe:
             requests: list[Any] = []
             for number in range(_MESSAGES):
                 if number >= _IN_FLIGHT:
-                    self._finish(requests[number - _IN_FLIGHT], peer)
+                    self._finish(requests[number - _IN_FLIGHT], peer, nap=True)
                 requests.append(self._comm.Isend(buffer, peer))
             for request in requests[-_IN_FLIGHT:]:
-                self._finish(request, peer)
+                self._finish(request, peer, nap=True)
 
     def _receive_stream(self, peer: int) -> int:
         """Give the bytes per second that come in, when they have come long enough."""
         stream_bytes = _FIRST_STREAM_BYTES
         while True:
-            rate, seconds = self._receive(peer, stream_bytes // _MESSAGES)
+            _, seconds = self._receive(peer, stream_bytes // _MESSAGES)
             if seconds >= _LONG_ENOUGH_SECONDS or stream_bytes >= _MOST_STREAM_BYTES:
                 break
             stream_bytes *= _GROWTH
         stream_bytes = min(int(stream_bytes / seconds * _STREAM_SECONDS), _MOST_STREAM_BYTES)
-        if seconds < _STREAM_SECONDS:
-            rate, _ = self._receive(peer, max(stream_bytes // _MESSAGES, 1))
+        message_bytes = max(1, stream_bytes // _MESSAGES)
+        rate = max(self._receive(peer, message_bytes)[0] for _ in range(_STREAMS))
         self._tell(peer, 0)
         return rate
 
@@ -202,17 +211,19 @@ class _Probe:
         times = []
         for number in range(_MESSAGES):
             slot = number % _IN_FLIGHT
-            self._finish(requests[slot], peer)
+            self._finish(requests[slot], peer, nap=True)
             times.append(time.perf_counter_ns())
             if number + _IN_FLIGHT < _MESSAGES:
                 requests[slot] = self._comm.Irecv(buffers[slot], peer)
-        # A receiver that was not running sees messages late, in a heap. From pairs of messages half
-        # a stream apart, the usual time between them is right however many such heaps there were.
-        timed = times[_UNTIMED:]
-        half = len(timed) // 2
-        apart = sorted(timed[index + half] - timed[index] for index in range(len(timed) - half))
-        rate = half * message_bytes * 10**9 // max(1, apart[len(apart) // 2])
-        return max(1, rate), (times[-1] - started) / 10**9
+        # A receiver that was not running sees messages late, in a heap: the usual time between
+        # messages far apart is right however many such heaps there were, unless there was one at
+        # the start. It cannot be far from the mean over all the time since the sender was asked.
+        timed = times[_IN_FLIGHT:]
+        passed = sorted(timed[index + _APART] - timed[index] for index in range(_APART))
+        between = _APART * message_bytes * 10**9 // max(1, passed[_APART // 2])
+        taken = times[-1] - started
+        mean = _MESSAGES * message_bytes * 10**9 // max(1, taken)
+        return max(1, min(between, int(mean * _MOST_ABOVE_MEAN))), taken / 10**9
 
     def measure_copies(self, neighbours: int) -> int:
         """Copy at the same time as all other ranks; give the bytes read and written a second."""

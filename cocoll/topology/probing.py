@@ -200,9 +200,9 @@ def level(values: Mapping[Key, int], tolerance: float) -> dict[Key, int]:
     found: dict[Key, int] = {}
     group: list[Key] = []
     order = sorted(values, key=lambda key: values[key])
-    for key, following in zip(order, [*order[1:], None], strict=True):
+    for place, key in enumerate(order, start=1):
         group.append(key)
-        if following is None or values[following] > values[group[0]] * (1 + tolerance):
+        if place == len(order) or values[order[place]] > values[group[0]] * (1 + tolerance):
             middle = values[group[(len(group) - 1) // 2]]
             found.update((member, middle) for member in group)
             group = []

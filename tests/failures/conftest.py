@@ -6,31 +6,13 @@ import multiprocessing.resource_tracker
 import os
 import shutil
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-MARK = "COCOLL_TEST_MARK"
-
-
-def marked_processes(mark: str) -> set[int]:
-    """Give the processes that a test has started, directly or not, except itself."""
-    found = set()
-    wanted = f"{MARK}={mark}".encode()
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit() or int(folder.name) == os.getpid():
-            continue
-        try:
-            state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "Z" and wanted in (folder / "environ").read_bytes().split(b"\0"):
-                found.add(int(folder.name))
-        except OSError:
-            # It ended while it was looked at, or is another user's.
-            continue
-    return found
+from tests.helpers.leftovers import MARK, wait_for_end
 
 
 def shared_files() -> set[str]:
@@ -66,11 +48,8 @@ def _nothing_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(MARK, mark)
     before = shared_files(), open_files()
     yield
-    deadline = time.monotonic() + 10
-    while (left := marked_processes(mark)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    names = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in left}
-    for pid in left:
+    names = wait_for_end(mark)
+    for pid in names:
         os.kill(pid, 9)
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*cocoll*"))
     shutil.rmtree(folder)

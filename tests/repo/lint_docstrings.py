@@ -24,6 +24,8 @@ CHECKS_OF = {
     "cocoll": COMPLETE,
     "cocoll.epilogues": COMPLETE,
     "cocoll.plan": FORM,
+    "cocoll.topology": FORM,
+    "cocoll.topology.cost": FORM,
     "cocoll.bootstrap": FORM,
     "cocoll.config": FORM,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cocoll.topology import load_topology
 from tests.repo.layout import ROOT
 
 BIN = Path(sys.executable).parent
@@ -30,6 +32,23 @@ def test_bench_under_mpirun(options: list[str]) -> None:
     assert [int(row[0]) for row in rows] == [8, 65536]
     for row in rows:
         assert float(row[4]) == pytest.approx(float(row[3]), abs=0.02)  # 2 (N - 1) / N is 1
+
+
+def test_topo_under_mpirun(tmp_path: Path) -> None:
+    # Two hosts by name alone: what is measured is this machine, by way of MPI.
+    given, saved = tmp_path / "given.json", tmp_path / "saved.json"
+    nic = {"name": "e0", "bandwidth_bytes_per_second": 1}
+    given.write_text(json.dumps({"hosts": [{"name": "h", "count": 2, "nics": [nic], "ranks": 1}]}))
+    run = mpirun(2, BIN / "cocoll", "topo", given, "--probe", "--save", saved)
+    assert run.returncode == 0, run.stdout + run.stderr
+    # Rank 0 alone prints.
+    (first,) = [line for line in run.stdout.splitlines() if "2 hosts, 2 ranks" in line]
+    assert first.endswith("(measured by cocoll topo --probe)")
+    measured = load_topology(saved)
+    assert measured.hosts_by_rank == (0, 1)
+    for host in measured.hosts:
+        assert host.nics[0].port.bandwidth_bytes_per_second > 10**6
+        assert host.nics[0].port.latency_nanoseconds > 0
 
 
 def test_example_of_the_readme_runs(tmp_path: Path) -> None:

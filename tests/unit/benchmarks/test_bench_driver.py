@@ -9,19 +9,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common.cases import Entry, Group, View
-from benchmarks.common.driver import (
-    GroupResult,
-    Settings,
-    Track,
-    _spans,
-    hopeless,
-    measure_group,
-)
+from benchmarks.common.driver import Settings, _spans, measure_group
 from benchmarks.common.jobs import Job
 from benchmarks.common.records import make_records, missing_peers
 from benchmarks.common.samples import FAR, MIXED, NEAR, Sample
 from benchmarks.common.streams import FORMS, allreduce
 from benchmarks.common.suite import External
+from benchmarks.common.tracks import GroupResult, Track, hopeless
 from benchmarks.common.turns import Listener, TurnError
 from benchmarks.peers.launch import JobSpec
 

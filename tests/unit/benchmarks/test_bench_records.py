@@ -11,9 +11,9 @@ import pytest
 
 from benchmarks.common import plotting, terminal
 from benchmarks.common.cases import Entry, Group, View
-from benchmarks.common.driver import GroupResult, Track
 from benchmarks.common.records import FIELDS, Context, Record, make_records, too_fast
 from benchmarks.common.samples import FAR, NEAR, Sample
+from benchmarks.common.tracks import GroupResult, Track
 from benchmarks.peers import launch
 from benchmarks.suites import SUITES, call_overhead
 

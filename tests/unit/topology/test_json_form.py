@@ -186,7 +186,7 @@ MISTAKES: list[tuple[Any, str, str]] = [
     ({"hosts": [{"ranks": 1, "count": 0}]}, "hosts[0].count", "wanted a whole number from 1"),
     ({"hosts": [{"ranks": 1, "count": 10**7}]}, "hosts[0].count", "wanted a whole number from 1"),
     ({"hosts": [{"ranks": 5, "count": 10**6}]}, "hosts[0]", "wanted at most 4194304 ranks in all"),
-    ({"hosts": [HOST, {"ranks": 2**22}]}, "hosts[1]", "in all; got 4194305"),
+    ({"hosts": [{"ranks": 4, "count": 2**20}, HOST]}, "hosts[1]", "in all; got 4194305"),
     ({"hosts": [{"ranks": 1, "numa_nodes": 0}]}, "hosts[0].numa_nodes", "wanted a whole number"),
     ({"hosts": [{"ranks": 1, "memory": 5}]}, "hosts[0].memory", "wanted an object; got 5"),
     ({"hosts": [{"ranks": 1, "memory": {}}]}, "hosts[0].memory", "the field bandwidth_bytes_per"),

@@ -44,7 +44,8 @@ def test_rates(value: object, expected: int) -> None:
     "value",
     [
         "fast", "", "400", "400 m", "mbit", "-1 GB/s", "1 GB/h", "1 XB/s", "1,5 GB/s", "0 GB/s",
-        "1bit", "GB/s 1", 0, -5, True, None, [1], float("inf"), float("nan"), 10**18 + 1, 0.2, "1e99 GB/s",
+        "1bit", "GB/s 1", 0, -5, True, None, [1], float("inf"), float("nan"), 10**18 + 1,
+        0.2, "1e99 GB/s",
     ],
 )  # fmt: skip
 def test_no_rates(value: object) -> None:

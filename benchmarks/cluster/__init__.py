@@ -1,0 +1,1 @@
+"""Hosts as network namespaces of one machine; the entry is ``benchmarks/cluster/run.py``."""
