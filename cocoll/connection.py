@@ -7,6 +7,7 @@ import resource
 import secrets
 from typing import TYPE_CHECKING, Any
 
+from cocoll.bootstrap import DerivedBootstrap
 from cocoll.errors import TopologyError, UnsupportedError
 from cocoll.kernels.build import KernelLoader
 from cocoll.topology.gather import assemble, local_facts
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from cocoll.wire import Carrier
 
 __all__ = ["agree_all", "check_topology", "connect", "number_hosts"]
+
+# How often the ranks exchange what opening a wire needs.
+_WIRE_EXCHANGES = 2
 
 
 def connect(
@@ -98,6 +102,10 @@ def connect(
     if max(hosts) > 0:
         comm.hosts = hosts
         _open_wire(comm, bootstrap, hosts)
+    elif isinstance(bootstrap, DerivedBootstrap) and bootstrap.make_carrier() is not None:
+        # What the others of the parent exchange, whose communicators may span hosts.
+        for _ in range(_WIRE_EXCHANGES):
+            bootstrap.barrier()
     _map_commons(comm, bootstrap, neighbours[0], reserved)
 
 

@@ -397,6 +397,22 @@ def test_a_slow_host_costs_the_others_no_time(slow_host: int) -> None:
         assert ended.value < 0.2
 
 
+def test_parts_that_span_hosts_beside_parts_that_do_not() -> None:
+    """What one part exchanges through the parent, all of the parent's ranks do."""
+
+    def body(comm: cocoll.Communicator, network: _core.ThreadNetwork) -> None:
+        for colors in ((0, 1, 0, 1, 0), (0, 0, 1, 0, 2), (0, 1, 1, 1, 1), (0, 1, 2, 3, 4)):
+            part = comm.split(colors[comm.rank])
+            assert part is not None
+            with part:
+                check_usable(part)
+            check_usable(comm)
+
+    # Ranks 1 and 3 share a host, and so do 0 and 2.
+    for ended in run_hosts((0, 1, 0, 1, 2), body):
+        assert ended.error is None, ended.error
+
+
 @pytest.mark.parametrize("times", [6, pytest.param(100, marks=pytest.mark.long)])
 def test_many_communicators(times: int) -> None:
     def body(comm: cocoll.Communicator, network: _core.ThreadNetwork) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
 from tests.helpers.arrays import assert_same_bits, numpy_dtype
 
 __all__ = [
+    "ANY_ORDER",
     "OPS",
     "check_reduced",
     "contribution",
@@ -20,6 +22,11 @@ __all__ = [
 ]
 
 OPS = ("sum", "prod", "min", "max", "avg")
+
+#: Set where sums may be taken in any order, by parts: what ranks bring is then such that all orders
+#: give the same bits.
+ANY_ORDER: ContextVar[bool] = ContextVar("ANY_ORDER", default=False)
+
 _EPS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 
 
@@ -33,6 +40,11 @@ def contribution(
     if label in ("int32", "int64"):
         limits = np.iinfo(label)
         return random.integers(limits.min, limits.max, shape, label, endpoint=True)
+    if ANY_ORDER.get():
+        exact = random.integers(-15, 16, shape)
+        if op == "prod":
+            exact = random.choice([-2.0, -1.0, -0.5, 0.5, 1.0, 2.0], shape)
+        return np.asarray(exact).astype(numpy_dtype(label))
     if op == "prod":
         values = random.uniform(0.5, 1.5, shape) * random.choice([-1.0, 1.0], shape)
     else:

@@ -21,6 +21,7 @@ import numpy as np
 import cocoll
 from cocoll.errors import AbortedError, PeerLostError
 from cocoll.testing import run_ranks
+from tests.helpers.references import ANY_ORDER
 
 __all__ = ["SMALL", "TUNINGS", "MpiWorld", "ThreadWorld", "World"]
 
@@ -131,6 +132,7 @@ class ThreadWorld(World):
                 self._replies.put((rank, _Reply(None, error)))
 
     def _loop(self, comm: cocoll.Communicator) -> None:
+        ANY_ORDER.set(comm.hosts is not None)
         while (job := self._jobs[comm.rank].get()) is not None:
             self._replies.put((comm.rank, _attempt(comm, job)))
 
@@ -148,18 +150,35 @@ class ThreadWorld(World):
 
 
 class MpiWorld(World):
-    """This rank's part of a world of MPI ranks; every rank runs the same cases."""
+    """This rank's part of a world of MPI ranks; every rank runs the same cases.
 
-    def __init__(self, group: Any, tuning: cocoll.Tuning, cache_dir: Path) -> None:
+    With `bootstrap` the ranks meet through that, else through `group` itself.
+    """
+
+    def __init__(
+        self,
+        group: Any,
+        tuning: cocoll.Tuning,
+        cache_dir: Path,
+        *,
+        bootstrap: Any = None,
+        **settings: Any,
+    ) -> None:
         self.size = group.size
         self.broken = False
         self._group = group
         self._comm = cocoll.Communicator(
-            group, tuning=tuning, timeout_seconds=TIMEOUT_SECONDS, cache_dir=cache_dir
+            group if bootstrap is None else bootstrap,
+            tuning=tuning,
+            timeout_seconds=TIMEOUT_SECONDS,
+            cache_dir=cache_dir,
+            **settings,
         )
 
     def _call(self, job: Callable[[cocoll.Communicator], Any]) -> list[_Reply]:
+        token = ANY_ORDER.set(self._comm.hosts is not None)
         own = _attempt(self._comm, job)
+        ANY_ORDER.reset(token)
         text = "" if own.error is None else "".join(traceback.format_exception(own.error))
         consequence = isinstance(own.error, AbortedError | PeerLostError)
         everyone = self._group.allgather((own.digest, text, consequence))

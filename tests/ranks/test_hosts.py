@@ -1,0 +1,81 @@
+"""What every call must do, over emulated hosts; the cases are those of one host."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.helpers.cases import (
+    Case,
+    bound,
+    cases_of,
+    derived,
+    fused,
+    memory,
+    movement,
+    public,
+    reductions,
+    streams,
+)
+from tests.helpers.world import TUNINGS, ThreadWorld
+
+MODULES = (reductions, movement, memory, streams, bound, derived, fused, public)
+LAYOUTS = {
+    "1+1": (0, 1),
+    "1+1+1": (0, 1, 2),
+    "2+2": (0, 0, 1, 1),
+    "2+1": (0, 0, 1),
+    "mixed": (0, 1, 0, 1, 2),
+    "uneven": (0, 1, 1, 2, 2, 2, 0, 2),
+}
+#: One in so many cases runs each time, on one layout.
+SHARE = 40
+
+
+def cases() -> list[object]:
+    """Give all cases on all layouts, few of them for each run."""
+    found = []
+    for module in MODULES:
+        for entry in cases_of(module):
+            number, chosen = divmod(zlib.crc32(f"hosts {entry}".encode()), len(LAYOUTS))
+            for place, layout in enumerate(LAYOUTS):
+                short = place == chosen and number % SHARE == 0
+                found.append(
+                    pytest.param(
+                        layout,
+                        entry,
+                        id=f"{layout}-{entry}",
+                        marks=() if short else pytest.mark.long,
+                    )
+                )
+    return found
+
+
+@pytest.fixture(scope="module")
+def host_worlds() -> Iterator[Callable[[str, str], ThreadWorld]]:
+    """Give the world of a layout and a tuning, a new one where the last has broken."""
+    alive: dict[tuple[str, str], ThreadWorld] = {}
+
+    def find(layout: str, tuning: str) -> ThreadWorld:
+        key = (layout, tuning)
+        if key in alive and alive[key].broken:
+            alive.pop(key).close()
+        if key not in alive:
+            hosts = LAYOUTS[layout]
+            alive[key] = ThreadWorld(
+                len(hosts), TUNINGS[tuning], hosts=hosts, seed=zlib.crc32(layout.encode())
+            )
+        return alive[key]
+
+    yield find
+    for world in alive.values():
+        world.close()
+
+
+@pytest.mark.parametrize(("layout", "entry"), cases())
+def test_call(host_worlds: Callable[[str, str], ThreadWorld], layout: str, entry: Case) -> None:
+    for module in entry.needs:
+        pytest.importorskip(module)
+    host_worlds(layout, entry.tuning).run(entry.function, **entry.arguments)
