@@ -7,10 +7,12 @@ of one host own; with H hosts a chunk takes H + 1 rounds, and H of them move a p
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from cocoll.algorithms.chain import chain_links
+from cocoll.algorithms.costing import MESSAGE_NANOSECONDS, PipelineCost
 from cocoll.algorithms.exchange import check_root
 from cocoll.algorithms.host_staging import HostStaging
 from cocoll.algorithms.ordered_lanes import SLOTS, OrderedLanes
@@ -21,8 +23,9 @@ from cocoll.plan.ir import Flag, Span, View
 if TYPE_CHECKING:
     from cocoll.algorithms.hierarchy import Hierarchy
     from cocoll.plan.ir import Plan
+    from cocoll.topology.graph import Topology
 
-__all__ = ["broadcast_staging", "plan_broadcast_ordered"]
+__all__ = ["broadcast_staging", "plan_broadcast_ordered", "prefers_tree"]
 
 
 def broadcast_staging(
@@ -51,6 +54,57 @@ def broadcast_staging(
     """
     itemsizes = (itemsize_bytes, itemsize_bytes)
     return HostStaging(hierarchy, itemsizes, chunk_elements, SLOTS, shares=True, answers=True)
+
+
+def prefers_tree(
+    topology: Topology,
+    hierarchy: Hierarchy,
+    root: int,
+    *,
+    block_bytes: int,
+    chunk_bytes: int,
+) -> bool:
+    """Say whether a tree is estimated to be faster than a chain.
+
+    Parameters
+    ----------
+    topology : Topology
+        The ports.
+    hierarchy : Hierarchy
+        The ranks.
+    root : int
+        Whose data.
+    block_bytes, chunk_bytes : int
+        Of what a rank owns, and of one message.
+
+    Returns
+    -------
+    bool
+        The same on all ranks. Always true of two hosts.
+    """
+    hosts = hierarchy.host_count
+    way = (hierarchy.hosts[root], *hierarchy.hosts_after(hierarchy.hosts[root]))
+    costs = PipelineCost(topology, hierarchy, block_bytes, 1)
+    chunks = max(1, -(-block_bytes // max(1, chunk_bytes)))
+
+    def nanoseconds(parents: Iterable[int], parts: int, rounds: int) -> int:
+        """Estimate so many rounds, each of which moves one of a chunk's parts."""
+        flows = (
+            (hierarchy.delegate(way[parent], block), hierarchy.delegate(host, block), block_bytes)
+            for host, parent in zip(way[1:], parents, strict=True)
+            for block in range(hierarchy.world_size)
+        )
+        busiest = costs.busiest_nanoseconds(flows)
+        each = costs.latency_nanoseconds + MESSAGE_NANOSECONDS
+        return busiest * rounds // (chunks * parts) + rounds * each
+
+    depth = (hosts - 1).bit_length()
+    tree = nanoseconds(
+        (place - (place & -place) for place in range(1, hosts)), depth, chunks * depth
+    )
+    rounds = chunks * (hosts + (hosts > 2)) + hosts - 2
+    chain = nanoseconds(range(hosts - 1), hosts, rounds)
+    return tree <= chain
 
 
 @dataclass(frozen=True, order=True)

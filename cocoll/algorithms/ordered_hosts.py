@@ -118,9 +118,7 @@ def plan_allreduce_ordered(
     )
     shared = staged and bool(hierarchy.neighbours(rank))
     wires = ["scatter", "gather"] if itemsizes else ["scatter"]
-    lanes = OrderedLanes(
-        builder, hierarchy, staging, ["meet", *wires, "show"] if shared else wires
-    )
+    lanes = OrderedLanes(builder, hierarchy, staging, ["meet", *wires, "show"] if shared else wires)
     reduction = _Reduction(builder, hierarchy, spec, staging, lanes, shared=shared)
     holders = (rank,) if staged else (rank, *lanes.neighbours)
     own = [spec.result_view(rank, index) for index in range(len(itemsizes))]
@@ -284,12 +282,12 @@ def _add_gather(
     rank = builder.rank
     waits: dict[str, int | None] | None = {**lanes.after("gather"), **after}
     with lanes.lane("gather"):
-        for index, source in enumerate(sources):
+        for _index, source in enumerate(sources):
             for peer in hierarchy.delegates(rank):
                 builder.send(peer=peer, source=source, block=rank, group=_GATHER_GROUP, after=waits)
                 waits = None
         for owner in hierarchy.delegated(rank):
-            for index, result in enumerate(results):
+            for _index, result in enumerate(results):
                 builder.recv(peer=owner, destination=result, block=owner, group=_GATHER_GROUP)
 
 
@@ -359,9 +357,10 @@ class _Reduction:
 
     def _add_scatter(self) -> None:
         builder, staging, rank = self._builder, self._staging, self._rank
-        after: dict[str, int | None] | None = {**self._lanes.after("scatter"), "final": SLOTS}
+        waits = {**self._lanes.after("scatter"), "final": SLOTS}
         if self._adds:
-            after = {**after, "partial": 0}
+            waits["partial"] = 0
+        after: dict[str, int | None] | None = waits
         with self._lanes.lane("scatter"):
             for owner in self._delegated:
                 part = staging.partial(rank, owner) if self._adds else self._spec.source_view(rank)
