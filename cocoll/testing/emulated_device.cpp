@@ -130,19 +130,28 @@ bool can_access(int device, int peer) {
                             emulated_host(device) == emulated_host(peer));
 }
 
-// Device memory of another host cannot be reached, whatever a kernel is given.
-bool is_foreign(const void* pointer) {
+// Whether memory is a device's of another host, which cannot be reached. Of arrays of a vector a
+// kernel is given where element 0 would lie, and they begin with element `begin`: then it is foreign
+// if it is for some size of elements, and this host's for none.
+bool is_foreign(const void* pointer, int64_t begin = 0) {
   if (pointer == nullptr || getenv("COCOLL_EMULATED_HOSTS") == nullptr) return false;
-  const Range range = find_range(reinterpret_cast<DevicePointer>(pointer));
-  return range.bytes != 0 && emulated_host(range.device) != emulated_host(current_device());
+  bool found = false;
+  for (int64_t itemsize = 1; itemsize <= 8; itemsize *= 2) {
+    const Range range =
+        find_range(reinterpret_cast<DevicePointer>(pointer) + static_cast<size_t>(begin * itemsize));
+    if (range.bytes == 0) continue;
+    if (emulated_host(range.device) == emulated_host(current_device())) return false;
+    found = true;
+  }
+  return found;
 }
 
 bool touches_foreign(const cocoll_grid_call& call) {
   bool found = is_foreign(call.own_source);
   for (int rank = 0; rank < COCOLL_GRID_MAX_RANKS; ++rank) {
     found |= is_foreign(call.flags_of[rank]) || is_foreign(call.poison_of[rank]) ||
-             is_foreign(call.sources[rank]);
-    for (const auto& places : call.destinations) found |= is_foreign(places[rank]);
+             is_foreign(call.sources[rank], call.begin);
+    for (const auto& places : call.destinations) found |= is_foreign(places[rank], call.begin);
   }
   return found;
 }
