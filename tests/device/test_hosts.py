@@ -24,7 +24,7 @@ from cocoll.errors import (
     UnsupportedError,
     UsageError,
 )
-from cocoll.plan import Aliasing, Builder, Plan, Relation, verify
+from cocoll.plan import Aliasing, Buffer, Builder, Plan, Relation, verify
 from cocoll.testing import run_ranks
 from tests.helpers.on_device import (
     MEMORIES,
@@ -250,18 +250,14 @@ def test_fused(hosts: tuple[int, ...], memory: str, on_hosts: Run) -> None:
 
 @pytest.mark.parametrize("hosts", layouts())
 def test_reduce_scatter_fused(hosts: tuple[int, ...], on_hosts: Run) -> None:
-    @epilogues.epilogue
-    def halve(x: Any) -> Any:
-        return x * 0.5
-
     def body(comm: cocoll.Communicator) -> None:
         columns = [fill(rank, (9001,), "float32") for rank in range(comm.world_size)]
         start, stop = comm.shard_range(9001)
         for memory in MEMORIES:
             x = put(comm, columns[comm.rank], memory)
-            found = cocoll.reduce_scatter_fused(x, halve, op="avg").result().get()
-            exact = sum(wide(column) for column in columns)[start:stop] / comm.world_size
-            np.testing.assert_allclose(found, exact * 0.5, rtol=1e-4, atol=1e-6)
+            found = cocoll.reduce_scatter_fused(x, epilogues.relu()).result().get()
+            exact = sum(wide(column) for column in columns)[start:stop]
+            np.testing.assert_allclose(found, np.maximum(exact, 0), rtol=1e-4, atol=1e-6)
 
     on_hosts(hosts, body)
 
@@ -269,7 +265,7 @@ def test_reduce_scatter_fused(hosts: tuple[int, ...], on_hosts: Run) -> None:
 @pytest.mark.parametrize("hosts", layouts())
 def test_streams_and_replays(hosts: tuple[int, ...], graphs: Graphs, on_hosts: Run) -> None:
     """A graph's nodes run in any order that it allows: none that waits may stand in another's way."""
-    replays, count = 12, 9001
+    replays, count = 8, 3001
 
     def body(comm: cocoll.Communicator) -> None:
         with gpu_stream(comm) as stream, gpu_stream(comm) as other:
@@ -359,11 +355,6 @@ def test_the_least_goes_between_hosts(
                 assert (out, into) == (own, theirs)
             else:
                 assert into == (0 if host == 0 else 4 * count)
-    # All hosts together: what every one of them must receive.
-    everything = sum(taken[3].values()) - sum(
-        taken[3][pair] for pair in taken[3] if hosts[pair[0]] == hosts[pair[1]]
-    )
-    assert everything > 0
 
 
 def take(watch: Watch, world_size: int) -> dict[tuple[int, int], int]:
@@ -458,7 +449,7 @@ def test_a_part_of_a_sum_is_not_divided(on_hosts: Run) -> None:
         builder = Builder(rank, world_size, name="halves")
         with builder.lane("only"):
             source = builder.source(itemsize_bytes=4)
-            staged = builder.staging(itemsize_bytes=4)
+            staged = builder.scratch(Buffer.STAGING, itemsize_bytes=4)
             builder.reduce(sources=[source, source], destinations=[[staged]], partial=True)
             builder.reduce(
                 sources=[staged, source, source],
