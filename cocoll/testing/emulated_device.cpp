@@ -265,6 +265,13 @@ extern "C" int emulated_fault_count() {
 
 extern "C" const char* emulated_faults() { return fault_text.c_str(); }
 
+// Of a fault that a test has planted.
+extern "C" void emulated_forget_faults() {
+  const std::lock_guard<std::mutex> lock(fault_mutex);
+  fault_count = 0;
+  fault_text.clear();
+}
+
 extern "C" int emulated_allocation_count() {
   const std::lock_guard<std::mutex> lock(memory().mutex);
   return static_cast<int>(memory().allocations.size() + memory().mappings.size());

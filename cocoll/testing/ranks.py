@@ -26,6 +26,7 @@ def run_ranks(
     tuning: Tuning | None = None,
     timeout_seconds: float = 60.0,
     hosts: Sequence[int] | None = None,
+    seed: int = 0,
     **settings: Any,
 ) -> list[T]:
     """Call a function once per rank, each in a thread with a communicator of its own.
@@ -41,7 +42,10 @@ def run_ranks(
     timeout_seconds : float, default 60
         How long a rank waits for the others.
     hosts : sequence of int, optional
-        Lets the ranks behave as if they were on these hosts; see `ThreadBootstrap.create`.
+        Lets the ranks behave as if they were on these hosts: see `ThreadBootstrap.create`. Default:
+        one host.
+    seed : int, default 0
+        Of the times that messages between hosts take.
     **settings : object
         Further fields of `cocoll.config.Settings`.
 
@@ -79,7 +83,7 @@ def run_ranks(
 
     threads = [
         threading.Thread(target=body, args=(bootstrap,), name=f"rank {bootstrap.rank}")
-        for bootstrap in ThreadBootstrap.create(world_size, timeout_seconds, hosts=hosts)
+        for bootstrap in ThreadBootstrap.create(world_size, timeout_seconds, hosts=hosts, seed=seed)
     ]
     for thread in threads:
         thread.start()

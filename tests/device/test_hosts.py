@@ -15,10 +15,13 @@ from cocoll import epilogues
 from cocoll.algorithms import ReduceSpec, hierarchical, two_shot
 from cocoll.algorithms.hierarchy import Hierarchy
 from cocoll.algorithms.ordered_hosts import plan_allreduce_ordered
+from cocoll.cuda.binding import Operation
+from cocoll.device.launches import add_copy
 from cocoll.errors import (
     AbortedError,
     CocollError,
     CollectiveMismatchError,
+    CudaError,
     NcclError,
     ScheduleError,
     UnsupportedError,
@@ -181,25 +184,27 @@ def test_reduce_scatter_and_allgather(
     on_hosts(hosts, body)
 
 
+@pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("hosts", layouts(USUAL, (0, 1, 2)))
-def test_broadcast_and_barrier(hosts: tuple[int, ...], on_hosts: Run) -> None:
-    def body(comm: cocoll.Communicator) -> set[str]:
-        names = set()
+def test_broadcast_and_barrier(
+    hosts: tuple[int, ...], tree: bool, on_hosts: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cocoll.device.hosts.prefers_tree", lambda *_args, **_more: tree)
+
+    def body(comm: cocoll.Communicator) -> None:
         for root in range(comm.world_size):
             for count in (0, 1, 20011):
                 wanted = fill(root, (count,), "float16", root)
                 x = put(comm, fill(comm.rank, (count,), "float16", root), MEMORIES[root % 2])
                 out = make_array(comm, (count,), "float16", "ordinary") if root == 1 else None
                 run = comm.bind(cocoll.broadcast, x, root, out=out)
-                names.add(run.algorithm)
+                assert run.algorithm == ("hierarchical_tree" if tree else "hierarchical_chain")
                 run().wait()
                 same_bits((x if out is None else out).get(), wanted)
         with gpu_stream(comm) as stream:
             cocoll.barrier(comm=comm, stream=stream)
-        return names
 
-    for names in on_hosts(hosts, body):
-        assert names <= {"hierarchical_tree", "hierarchical_chain"}
+    on_hosts(hosts, body)
 
 
 @epilogues.epilogue
@@ -264,7 +269,7 @@ def test_reduce_scatter_fused(hosts: tuple[int, ...], on_hosts: Run) -> None:
 
 @pytest.mark.parametrize("hosts", layouts())
 def test_streams_and_replays(hosts: tuple[int, ...], graphs: Graphs, on_hosts: Run) -> None:
-    """A graph's nodes run in any order that it allows: none that waits may stand in another's way."""
+    """Nodes of a graph run in any order it allows: none that waits may keep another from it."""
     replays, count = 8, 3001
 
     def body(comm: cocoll.Communicator) -> None:
@@ -294,14 +299,19 @@ def test_streams_and_replays(hosts: tuple[int, ...], graphs: Graphs, on_hosts: R
     on_hosts(hosts, body)
 
 
-# --- What goes between hosts. ---------------------------------------------------------------------
+# --- What goes between hosts. ---
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("hosts", layouts(USUAL, (0, 1, 2)))
 def test_the_least_goes_between_hosts(
-    hosts: tuple[int, ...], memory: str, toolkit: Toolkit, on_hosts: Run
+    hosts: tuple[int, ...],
+    memory: str,
+    toolkit: Toolkit,
+    on_hosts: Run,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("cocoll.device.hosts.prefers_tree", lambda *_args, **_more: False)
     watch, world_size = Watch(toolkit), len(hosts)
     count = 16 * 60 * 7 * world_size
     taken: list[dict[tuple[int, int], int]] = []
@@ -355,6 +365,7 @@ def test_the_least_goes_between_hosts(
                 assert (out, into) == (own, theirs)
             else:
                 assert into == (0 if host == 0 else 4 * count)
+                assert out == (0 if host == max(hosts) else 4 * count)
 
 
 def take(watch: Watch, world_size: int) -> dict[tuple[int, int], int]:
@@ -366,31 +377,39 @@ def take(watch: Watch, world_size: int) -> dict[tuple[int, int], int]:
 
 
 def test_memory_of_another_host_is_out_of_reach(toolkit: Toolkit, on_hosts: Run) -> None:
-    """A planted bug: a kernel that is given it would be found out."""
+    """A planted bug: who gives a kernel or a copy such memory is found out."""
     watch = Watch(toolkit)
+    assert watch.faults() == ""
+    arrays: list[int] = [0, 0, 0]
 
     def body(comm: cocoll.Communicator) -> None:
         side = comm._open_side(None)
-        assert [side.reaches(peer) for peer in range(3)] == [
-            (peer == 2) == (comm.rank == 2) for peer in range(3)
-        ]
+        reached = [(peer == 2) == (comm.rank == 2) for peer in range(3)]
+        assert [side.reaches(peer) for peer in range(3)] == reached
         x = put(comm, np.ones(3000, np.float32), "symmetric")
         place = side.place_of(x._address, 12000)
         assert place is not None
-        assert [address != 0 for address in side.addresses(place)] == [
-            side.reaches(peer) for peer in range(3)
-        ]
-        for peer in range(3):
-            if not side.reaches(peer):
-                assert side.endpoint.window(peer) < 1 << 24
-        cocoll.allreduce(x).wait()
-        assert (x.get() == 3).all()
+        assert [address != 0 for address in side.addresses(place)] == reached
+        arrays[comm.rank] = x._address
+        cocoll.barrier()
+        if comm.rank == 0:
+            for by_kernel in (True, False):
+                operation = Operation(side.endpoint, 1)
+                if by_kernel:
+                    add_copy(side, operation, arrays[0], arrays[2], 64)
+                else:
+                    operation.copy(arrays[2], arrays[0], 64)
+                with pytest.raises(CudaError):
+                    operation.run(side.stream.handle)
+        cocoll.barrier()
 
     on_hosts(USUAL, body)
-    assert watch.faults() == ""
+    for words in ("a kernel was given memory of another host's GPU", "a copy between GPUs of two"):
+        assert words in watch.faults()
+    watch.forget_faults()
 
 
-# --- Plans, and what is said of them. --------------------------------------------------------------
+# --- Plans, and what is said of them. ---
 
 
 def test_what_a_bound_operation_says_of_itself(on_hosts: Run) -> None:
@@ -496,7 +515,7 @@ def test_gpus_of_a_host_that_do_not_reach_each_other(
         assert "wire_two_shot over NCCL, because rank 0: the GPU of rank 0 cannot reach" in text
 
 
-# --- Failures. -------------------------------------------------------------------------------------
+# --- Failures. ---
 
 
 @pytest.mark.parametrize("odd", [0, 2])

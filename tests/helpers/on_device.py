@@ -102,6 +102,10 @@ class Watch:
         text: bytes = self._library.emulated_faults()
         return text.decode()
 
+    def forget_faults(self) -> None:
+        """Forget what a test has planted."""
+        self._library.emulated_forget_faults()
+
     def take_sent_bytes(self, sender: int, receiver: int) -> int:
         """Give what one rank has sent to another over NCCL since the last time."""
         return int(self._library.emulated_nccl_take_sent_bytes(sender, receiver))
