@@ -28,6 +28,7 @@ from benchmarks.common.session import Outcome, Session  # noqa: E402
 from benchmarks.common.sizes import parse_bytes  # noqa: E402
 from benchmarks.common.terminal import Progress  # noqa: E402
 from benchmarks.common.turns import Listener, TurnError  # noqa: E402
+from benchmarks.hosts.setting import HostsSetting, is_on_cluster  # noqa: E402
 from benchmarks.peers.launch import JobSpec, cocoll_job, peer_jobs  # noqa: E402
 from benchmarks.suites import SUITES, scale  # noqa: E402
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from benchmarks.common.suite import Suite
+    from benchmarks.hosts.job import SharedJob
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.suite == scale.NAME:
         return scale.run(options)
     suite = SUITES[options.suite]
+    if is_on_cluster():
+        return _run_on_cluster(suite, options)
     adopt_orphans()
     signal.signal(signal.SIGTERM, _end_by_signal)
     outcome = Outcome()
@@ -110,6 +114,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if unknown:
         parser.error(f"--peers: {sorted(unknown)} are no peers of the suite {suite.name}")
     try:
+        if suite.name == "hosts":
+            options.ranks = options.ranks or [HostsSetting.from_environment().world_size]
+        elif is_on_cluster():
+            parser.error(f"the suite {suite.name} starts its own jobs: run it without a cluster")
         for ranks in options.ranks or suite.default_ranks:
             suite.groups(ranks, options.sizes, options.dtypes)
     except ValueError as error:
@@ -133,6 +141,51 @@ def _json_file(path: Path | None) -> Iterator[TextIO | None]:
         yield file
 
 
+def _context() -> Context:
+    return Context(
+        python=os.path.relpath(sys.executable, _ROOT)
+        if Path(sys.executable).is_relative_to(_ROOT)
+        else sys.executable,
+        commit=commit_of(_ROOT),
+        machine=describe_machine(),
+    )
+
+
+def _run_on_cluster(suite: Suite, options: argparse.Namespace) -> int:
+    # Needs MPI, which nothing else of this program does.
+    from benchmarks.hosts.session import Jobs, run_rank
+
+    setting = HostsSetting.from_environment()
+    peers = suite.peers if options.peers is None else options.peers
+
+    def drive(jobs: Jobs) -> int:
+        outcome, progress = Outcome(), Progress(has_steps=False)
+        settings = Settings(options.rounds, options.budget_seconds, options.near_below_ns)
+        running: list[SharedJob] = []
+        with _json_file(options.json) as json_file:
+            for name in ("cocoll", "port", *peers):
+                try:
+                    job = jobs.make(name)
+                    job.start()
+                except TurnError as error:
+                    progress.say(f"{name} does not run: {error}")
+                    outcome.note(name, str(error))
+                    continue
+                running.append(job)
+                versions = ", ".join(f"{key} {value}" for key, value in job.versions.items())
+                progress.say(f"{name} runs on {setting.world_size} ranks ({versions})")
+            for ranks in options.ranks:
+                groups = suite.groups(ranks, options.sizes, options.dtypes)
+                session = Session(suite, settings, _context(), progress, json_file, outcome)
+                session.measure(groups, running)
+        if options.plot and outcome.records:
+            draw(outcome.records, options.plot)
+            progress.say(f"drew {options.plot}")
+        return outcome.tell(progress)
+
+    return run_rank(setting, drive)
+
+
 def _run_ranks(
     suite: Suite,
     ranks: int,
@@ -142,13 +195,6 @@ def _run_ranks(
     outcome: Outcome,
 ) -> None:
     settings = Settings(options.rounds, options.budget_seconds, options.near_below_ns)
-    context = Context(
-        python=os.path.relpath(sys.executable, _ROOT)
-        if Path(sys.executable).is_relative_to(_ROOT)
-        else sys.executable,
-        commit=commit_of(_ROOT),
-        machine=describe_machine(),
-    )
     listener = Listener()
     jobs: list[Job] = []
     try:
@@ -159,7 +205,7 @@ def _run_ranks(
         for spec in specs:
             if any(spec.takes_part(group.input_bytes) for group in groups):
                 _start(spec, ranks, listener, jobs, progress, outcome)
-        Session(suite, settings, context, progress, json_file, outcome).measure(groups, jobs)
+        Session(suite, settings, _context(), progress, json_file, outcome).measure(groups, jobs)
         for job in jobs:
             if job.is_running:
                 progress.step(f"end {job.spec.name}")

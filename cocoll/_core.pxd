@@ -265,6 +265,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         Recording recording
         Status begin(Invocation* invocation)
         Status resume()
+        void give_up()
         uint64_t sequence() const
 
     cdef cppclass Gate:

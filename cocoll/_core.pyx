@@ -107,6 +107,7 @@ cdef object _dtype_label(int code):
 include "host/arrays.pxi"
 include "host/wire.pxi"
 include "host/session.pxi"
+include "host/flight.pxi"
 include "host/calls.pxi"
 include "host/fused.pxi"
 

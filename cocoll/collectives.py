@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cocoll import _core
@@ -21,10 +20,10 @@ from cocoll.epilogues import Epilogue
 from cocoll.errors import (
     CocollError,
     CompilerNotFoundError,
-    InternalError,
     KernelError,
     UsageError,
 )
+from cocoll.facts import Facts
 from cocoll.failure import OP_LABELS, Kind, Option, Purpose, make_failure
 from cocoll.kernels.build import Kernel, KernelSpec
 from cocoll.stream import is_cuda_stream, resolve_stream
@@ -32,9 +31,8 @@ from cocoll.variants import ALGORITHMS, Choice, Variants
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
-    from cocoll.plan.ir import Plan
 
-__all__ = ["Facts", "SlowPath"]
+__all__ = ["SlowPath"]
 
 _INTEGERS = (DType.INT32, DType.INT64, DType.UINT8)
 _REDUCING = (
@@ -45,62 +43,6 @@ _REDUCING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What binding a call needs to know of its program.
-
-    Attributes
-    ----------
-    algorithm : str
-        What serves the call.
-    options : int
-        Agreed `Option` bits.
-    digest : int
-        The head of the epilogue's digest, 0 without one.
-    operands : tuple of str
-        The epilogue's arrays that were given, in its order.
-    sharded, written : tuple of bool
-        Of each operand: whether it holds a shard, whether the epilogue changes it.
-    results : tuple of int
-        Which operand each result is, -1 for the output.
-    result_dtypes : tuple of DType
-        Their element types.
-    scalars : tuple of str
-        Names, in the kernel's order.
-    defaults : tuple of float or None
-        Their values where the call gives none.
-    variants : Variants, optional
-        This rank's plans.
-    choice : Choice, optional
-        What all ranks' plans follow from.
-    """
-
-    algorithm: str
-    options: int = 0
-    digest: int = 0
-    operands: tuple[str, ...] = ()
-    sharded: tuple[bool, ...] = ()
-    written: tuple[bool, ...] = ()
-    results: tuple[int, ...] = (-1,)
-    result_dtypes: tuple[DType, ...] = ()
-    scalars: tuple[str, ...] = ()
-    defaults: tuple[float | None, ...] = ()
-    variants: Variants | None = None
-    choice: Choice | None = None
-
-    def plan(self, mapped: bool) -> Plan:
-        """Give this rank's plan, for symmetric arrays or others."""
-        if self.variants is None:
-            raise InternalError(f"no plans are kept of {self.algorithm!r}")
-        return self.variants.plan(mapped)
-
-    def make(self, rank: int, mapped: bool) -> Plan:
-        """Give the plan of any rank."""
-        if self.choice is None:
-            raise InternalError(f"no plans can be made of {self.algorithm!r}")
-        return self.choice.variants(rank).plan(mapped)
-
-
 class SlowPath:
     """The functions that `_core` calls; one object, handed in when `cocoll` is imported."""
 
@@ -108,6 +50,14 @@ class SlowPath:
     resolve_stream = staticmethod(resolve_stream)
     is_on_device = staticmethod(is_on_device)
     make_failure = staticmethod(make_failure)
+
+    @staticmethod
+    def explain_call(comm: Communicator, facts: object, count: int, mapped: bool) -> object:
+        """Explain the algorithm of a bound call."""
+        # Loads the simulator, which no call needs.
+        from cocoll.explaining import explain_call
+
+        return explain_call(comm, facts, count, mapped)
 
     @staticmethod
     def parse_dtype(label: object) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cocoll.algorithms import ReduceSpec, flat, inline, one_shot, two_shot
 from cocoll.algorithms.choosing import Demand, candidates
+from cocoll.errors import UnsupportedError
 from cocoll.failure import Kind, Option
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan
 
@@ -23,6 +24,8 @@ __all__ = [
     "Variants",
     "choose_for_hosts",
     "choose_variants",
+    "collective_of",
+    "demand_of",
 ]
 
 #: The algorithms, by their number in flight records.
@@ -233,6 +236,51 @@ class Choice:
         )
 
 
+def collective_of(kind: Kind) -> CollectiveKind:
+    """Give what a fused or plain operation is as a collective.
+
+    Raises
+    ------
+    UnsupportedError
+        It is none: a barrier, an exchange of bytes, a plan of the caller's.
+    """
+    match kind:
+        case Kind.ALLREDUCE | Kind.ALLREDUCE_FUSED:
+            return "allreduce"
+        case Kind.REDUCE_SCATTER | Kind.REDUCE_SCATTER_FUSED:
+            return "reduce_scatter"
+        case Kind.ALLGATHER:
+            return "allgather"
+        case Kind.BROADCAST:
+            return "broadcast"
+    raise UnsupportedError(f"wanted a collective; got {kind.name.lower()}")
+
+
+def demand_of(
+    tuning: Tuning,
+    kind: Kind,
+    spec: ReduceSpec,
+    size_class: int,
+    root: int,
+    options: Option,
+    *,
+    rank_order: bool,
+) -> Demand:
+    """Give what a call over several hosts wants; the arguments are those of `choose_for_hosts`."""
+    shards = Option.SHARD in options or kind not in (Kind.REDUCE_SCATTER, Kind.ALLGATHER)
+    return Demand(
+        collective_of(kind),
+        spec,
+        1 << max(0, size_class - 2),
+        root=max(0, root),
+        alignment_elements=SHARD_ALIGNMENT_ELEMENTS if shards else 1,
+        replicated=Option.REPLICATED in options,
+        rank_order=rank_order,
+        staging_bytes=tuning.staging_bytes,
+        small_bytes=tuning.one_shot_bytes,
+    )
+
+
 def choose_for_hosts(
     rank: int,
     topology: Topology,
@@ -267,28 +315,7 @@ def choose_for_hosts(
     """
     if kind is Kind.BARRIER:
         return Variants("barrier", None, flat.plan_barrier(rank, topology.world_size))
-    name: CollectiveKind
-    match kind:
-        case Kind.ALLREDUCE | Kind.ALLREDUCE_FUSED:
-            name = "allreduce"
-        case Kind.REDUCE_SCATTER | Kind.REDUCE_SCATTER_FUSED:
-            name = "reduce_scatter"
-        case Kind.ALLGATHER:
-            name = "allgather"
-        case _:
-            name = "broadcast"
-    shards = Option.SHARD in options or kind not in (Kind.REDUCE_SCATTER, Kind.ALLGATHER)
-    demand = Demand(
-        name,
-        spec,
-        1 << max(0, size_class - 2),
-        root=max(0, root),
-        alignment_elements=SHARD_ALIGNMENT_ELEMENTS if shards else 1,
-        replicated=Option.REPLICATED in options,
-        rank_order=rank_order,
-        staging_bytes=tuning.staging_bytes,
-        small_bytes=tuning.one_shot_bytes,
-    )
+    demand = demand_of(tuning, kind, spec, size_class, root, options, rank_order=rank_order)
     best = candidates(topology, demand)[0]
     staged = best.make(rank, True)
     mapped = best.make(rank, False)

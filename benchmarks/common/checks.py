@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = [
     "bfloat16_to_float32",
     "check_adam",
+    "check_block_sum",
+    "check_copy",
     "check_sum",
     "digest",
     "fill_quantized",
@@ -75,21 +77,48 @@ def check_sum(result: NDArray[np.float32], seed: int, world_size: int, rank: int
     str or None
         What is wrong, or None: within (world_size - 1) * eps * sum|x| everywhere.
     """
-    eps = float(np.finfo(np.float32).eps)
 
     def compare(first: int, block: NDArray[np.float32]) -> str | None:
-        total = np.zeros(block.size)
-        magnitude = np.zeros(block.size)
-        source = np.empty(block.size, np.float32)
-        for peer in range(world_size):
-            fill_random(source, seed, peer, first)
-            total += source
-            magnitude += np.abs(source)
-        error = np.abs(block.astype(np.float64) - total)
-        bad = ~(error <= (world_size - 1) * eps * magnitude)  # also true for NaN
-        return _describe(bad, first, block, total)
+        return check_block_sum(block, seed, world_size, first)
 
     return _check_part(result, world_size, rank, compare)
+
+
+def check_block_sum(
+    block: NDArray[np.float32], seed: int, world_size: int, first: int
+) -> str | None:
+    """Compare a block of such a sum, from element `first` on, with float64.
+
+    Returns
+    -------
+    str or None
+        What is wrong, or None.
+    """
+    eps = float(np.finfo(np.float32).eps)
+    total = np.zeros(block.size)
+    magnitude = np.zeros(block.size)
+    source = np.empty(block.size, np.float32)
+    for peer in range(world_size):
+        fill_random(source, seed, peer, first)
+        total += source
+        magnitude += np.abs(source)
+    error = np.abs(block.astype(np.float64) - total)
+    bad = ~(error <= (world_size - 1) * eps * magnitude)  # also true for NaN
+    return _describe(bad, first, block, total)
+
+
+def check_copy(block: NDArray[np.float32], seed: int, rank: int, first: int) -> str | None:
+    """Compare with what `rank` has filled in, from element `first` on; all bits count.
+
+    Returns
+    -------
+    str or None
+        What is wrong, or None.
+    """
+    expected = np.empty(block.size, np.float32)
+    fill_random(expected, seed, rank, first)
+    bad = block.view(np.uint32) != expected.view(np.uint32)
+    return _describe(bad, first, block, expected.astype(np.float64))
 
 
 def check_adam(

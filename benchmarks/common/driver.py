@@ -179,9 +179,14 @@ class _Measurement:
         }
 
         def prepare() -> None:
-            entries = job.turn(command)[0]["entries"]
+            reply = job.turn(command)[0]
+            entries = [Entry(*fields) for fields in reply["entries"]]
+            predicted = reply.get("predicted_seconds", {})
             warm = self._settings.first_warm
-            tracks = [Track(job.spec.name, Entry(*entry), warm=warm) for entry in entries]
+            tracks = [
+                Track(job.spec.name, e, warm=warm, predicted_seconds=predicted.get(e.form))
+                for e in entries
+            ]
             self._by_job[job.spec.name] = tracks
             self._result.tracks += tracks
 
@@ -239,7 +244,7 @@ class _Measurement:
         }
         replies = job.turn(command)
         seconds = [max(of_ranks) for of_ranks in zip(*(r["seconds"] for r in replies), strict=True)]
-        oversubscribed = group.ranks > len(os.sched_getaffinity(0))
+        oversubscribed = group.hosts == 1 and group.ranks > len(os.sched_getaffinity(0))
         if track.entry.implementation == "limit" and oversubscribed:
             seconds = _spans(replies)
         rewrites = [

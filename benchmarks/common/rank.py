@@ -7,10 +7,9 @@ import struct
 import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from benchmarks.common import checks, native
 from benchmarks.common.cases import Entry, Group
+from benchmarks.common.fused_check import check_fused
 from benchmarks.common.limits import LimitLoop
 from benchmarks.common.memory import SharedMemory, address_of
 from benchmarks.common.streams import FORMS, LimitSpec
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from benchmarks.common.turns import Message
 
 __all__ = ["Rank", "float_word"]
-
-_CHECK_STEPS = 2
-_PARAM_SEED = 900
 
 
 def float_word(value: float, dtype: str) -> int:
@@ -98,28 +94,7 @@ class Rank:
             result = runner.result(form)
             wrong = checks.check_sum(result, 1, runner.world_size, runner.rank)
         else:
-            buffers = runner.fused_buffers(form)
-            param = np.empty(group.elements, np.float32)
-            checks.fill_random(param, _PARAM_SEED, 0)
-            if buffers.param.dtype == np.uint16:
-                param = checks.bfloat16_to_float32(checks.float32_to_bfloat16(param))
-            runner.reset(form, param)
-            del param
-            seeds = [901 + step for step in range(_CHECK_STEPS)]
-            for seed in seeds:
-                checks.fill_quantized(buffers.gradient, seed, runner.rank)
-                self._barrier()
-                runner.call(form)()
-                self._barrier()  # a peer may still be reading this rank's gradient
-            result = buffers.param
-            wrong = checks.check_adam(
-                result,
-                self._first_param(result.dtype == np.uint16),
-                seeds,
-                runner.world_size,
-                runner.rank,
-                averages=buffers.averages,
-            )
+            wrong, result = check_fused(runner, form, group.elements, self._barrier)
         self._barrier()
         return {"wrong": wrong, "digest": checks.digest(result)}
 
@@ -200,14 +175,3 @@ class Rank:
         if self._group is None:
             raise RuntimeError("no group is prepared")
         return self._group
-
-    @staticmethod
-    def _first_param(is_bfloat16: bool) -> Callable[[int, int], NDArray[np.float32]]:
-        def make(first: int, count: int) -> NDArray[np.float32]:
-            block = np.empty(count, np.float32)
-            checks.fill_random(block, _PARAM_SEED, 0, first)
-            if is_bfloat16:
-                return checks.bfloat16_to_float32(checks.float32_to_bfloat16(block))
-            return block
-
-        return make

@@ -15,10 +15,19 @@ __all__ = ["Progress", "case_lines", "format_seconds"]
 
 
 class Progress:
-    """Lines with the time since the start; on a terminal, steps overwrite one another."""
+    """Lines with the time since the start; on a terminal, steps overwrite one another.
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    Parameters
+    ----------
+    stream : TextIO, optional
+        Default: standard output.
+    has_steps : bool, optional
+        Default: whether the stream is a terminal. (A rank's is one wherever its launcher writes.)
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, has_steps: bool | None = None) -> None:
         self._stream = stream if stream is not None else sys.stdout
+        self._has_steps = self._stream.isatty() if has_steps is None else has_steps
         self._start = time.monotonic()
         self._width = 0
 
@@ -29,7 +38,7 @@ class Progress:
 
     def step(self, text: str, prefix: str = "") -> None:
         """Show a passing step; nothing where the output is no terminal."""
-        if not self._stream.isatty():
+        if not self._has_steps:
             return
         title = f"{prefix}: " if prefix else ""
         line = f"[{self._elapsed()}] {title}{text}".splitlines()[0][:100]
@@ -92,7 +101,11 @@ def _cell(record: Record) -> str:
     rewrite = ""
     if record.implementation == "cocoll" and record.rewrite_seconds is not None:
         rewrite = f" (+ rewrite {format_seconds(record.rewrite_seconds)})"
-    return f"{record.implementation} {format_seconds(record.median_seconds)}{spread}{rewrite}"
+    times = ""
+    if record.hosts > 1 and record.fraction_of_limit:
+        times = f" ({1 / record.fraction_of_limit:.2f}x the limit)"
+    seconds = format_seconds(record.median_seconds)
+    return f"{record.implementation} {seconds}{spread}{times}{rewrite}"
 
 
 def _verdict(records: Sequence[Record]) -> str:

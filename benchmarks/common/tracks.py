@@ -28,6 +28,7 @@ class Track:
     calls: int = 1
     repeat: int = 1
     warm: int = 1
+    predicted_seconds: float | None = None
 
     @property
     def fastest_seconds(self) -> float:
@@ -69,6 +70,11 @@ class GroupResult:
             and bool(tracks)
             and all(track.wrong is None for track in tracks)
         )
+
+    def predicted_seconds(self, implementation: str) -> float | None:
+        """Give the least that the implementation itself has promised, if it has."""
+        promised = [track.predicted_seconds for track in self._tracks(implementation, None)]
+        return min((p for p in promised if p is not None), default=None)
 
     def best(self, implementation: str, row: str, state: str) -> Best | None:
         """Give the form with the lowest median in `state`, or None if there is no sample."""

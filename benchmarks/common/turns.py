@@ -222,7 +222,7 @@ def exchange(
         channel.send(command)
     deadline_seconds = time.monotonic() + timeout_seconds
     replies: dict[int, Message] = {}
-    errors: list[str] = []
+    errors: dict[str, list[int]] = {}
     # Whoever fails first must be heard first: the ranks that wait for it may never answer.
     waiting = dict(enumerate(channels))
     while waiting:
@@ -230,17 +230,24 @@ def exchange(
         ready = select.select(list(waiting.values()), [], [], max(0.0, left_seconds))[0]
         if not ready:
             reason = f"ranks {sorted(waiting)} did not answer {command.get('do')!r}"
-            raise TurnError("; ".join([*errors, f"{reason} in {timeout_seconds:.0f} s"]))
+            raise TurnError("; ".join([*_told(errors), f"{reason} in {timeout_seconds:.0f} s"]))
         for rank in [rank for rank, channel in waiting.items() if channel in ready]:
             reply = waiting.pop(rank).receive(deadline_seconds)
             replies[rank] = reply
             if "error" in reply:
-                errors.append(f"rank {rank}: {reply['error']}")
+                errors.setdefault(reply["error"], []).append(rank)
                 # The others get a moment to fail or finish too, then the job is given up.
                 deadline_seconds = min(deadline_seconds, time.monotonic() + 5.0)
     if errors:
-        raise RankError("; ".join(errors))
+        raise RankError("; ".join(_told(errors)))
     return [replies[rank] for rank in range(len(channels))]
+
+
+def _told(errors: dict[str, list[int]]) -> list[str]:
+    return [
+        f"rank {ranks[0]}: {error}" if len(ranks) == 1 else f"ranks {sorted(ranks)}: {error}"
+        for error, ranks in errors.items()
+    ]
 
 
 def serve(channel: Channel, handlers: dict[str, Callable[[Message], Message]]) -> None:

@@ -1,10 +1,10 @@
 """The suites, by name."""
 
 from benchmarks.common.suite import Suite
-from benchmarks.suites import allreduce, call_overhead, fused
+from benchmarks.suites import allreduce, call_overhead, fused, hosts
 
 __all__ = ["SUITES"]
 
 SUITES: dict[str, Suite] = {
-    suite.name: suite for suite in (fused.SUITE, allreduce.SUITE, call_overhead.SUITE)
+    suite.name: suite for suite in (fused.SUITE, allreduce.SUITE, call_overhead.SUITE, hosts.SUITE)
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cocoll.plan.ir import Span, View
     from cocoll.plan.vocabulary import AfterLanes
 
-__all__ = ["Links", "Relay", "add_relay", "chain_links"]
+__all__ = ["Links", "Relay", "add_relay", "chain_links", "find_place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,13 @@ def chain_links(ranks: Sequence[int], rank: int) -> Links:
 
 
 def find_place(ranks: Sequence[int], rank: int) -> int:
-    """Give where a rank stands in a list."""
+    """Give where a rank stands in a list.
+
+    Raises
+    ------
+    UsageError
+        It stands there not at all, or more than once.
+    """
     if list(ranks).count(rank) != 1:
         raise UsageError(f"wanted rank {rank} once among the ranks of a multicast; got {ranks}")
     return list(ranks).index(rank)

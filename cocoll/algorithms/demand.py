@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS
 
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from cocoll.plan.ir import Plan
     from cocoll.topology.cost import CollectiveKind
 
-__all__ = ["Candidate", "Demand"]
+__all__ = ["Candidate", "Demand", "PlanMaker"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +50,13 @@ class Demand:
     small_bytes: int = 16 << 10
 
 
+class PlanMaker(Protocol):
+    """Makes the plan of a rank."""
+
+    def __call__(self, rank: int, staged: bool) -> Plan:
+        """Give it, for arrays that neighbours see through staging only, or for symmetric ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One way to do it.
@@ -73,4 +79,4 @@ class Candidate:
     why: str
     cost_nanoseconds: int
     chunk_elements: int
-    make: Callable[[int, bool], Plan]
+    make: PlanMaker

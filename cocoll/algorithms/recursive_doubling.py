@@ -27,7 +27,7 @@ _LINE_BYTES = 128
 
 def buffers_needed(hierarchy: Hierarchy) -> int:
     """Give how many vectors the staging of a first rank must hold."""
-    return 2 * hierarchy.host_count.bit_length() + 3
+    return 2 * hierarchy.host_count.bit_length() + 2
 
 
 def plan_allreduce(
@@ -72,7 +72,9 @@ def plan_allreduce(
     with builder.opening():
         builder.copy(source=spec.source_view(rank), destination=small[members.index(rank)])
     rounds = _Rounds(builder, hierarchy, itemsize, longest_elements)
-    total = rounds.buffer(0, leader)
+    # In memory that the next operation leaves alone: neighbours may still read it then. What the
+    # first rank staged there it alone has read.
+    total = small[0]
     with builder.lane("double"):
         if rank == leader:
             builder.reduce(sources=small, destinations=[[rounds.next_buffer()]], partial=True)
@@ -104,23 +106,18 @@ class _Rounds:
         self._room_bytes = -(-longest_elements * itemsize // _LINE_BYTES) * _LINE_BYTES
         self._used = 0
 
-    def buffer(self, number: int, rank: int | None = None) -> View:
-        """Give one buffer in the staging of a rank; number 0 is the total's."""
-        return self._builder.scratch(
-            Buffer.STAGING,
-            itemsize_bytes=self._itemsize,
-            rank=rank,
-            offset_bytes=number * self._room_bytes,
-        )
-
     def next_buffer(self) -> View:
         """Give a buffer that nothing has been in."""
         self._used += 1
-        return self.buffer(self._used)
+        return self.current()
 
     def current(self) -> View:
         """Give the buffer used last."""
-        return self.buffer(self._used)
+        return self._builder.scratch(
+            Buffer.STAGING,
+            itemsize_bytes=self._itemsize,
+            offset_bytes=(self._used - 1) * self._room_bytes,
+        )
 
     def add(self) -> None:
         """Add the exchanges of this host with others, until the last buffer has the total."""

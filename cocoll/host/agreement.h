@@ -64,6 +64,8 @@ class Agreement {
     running_ = true;
     exchanging_ = false;
     told_round_ = 0;
+    receives_.assign(rounds_, 0);
+    requests_.clear();
     for (size_t round = 0; round < rounds_; ++round) {
       if (!wire_->receive(before(round), kAgreementTag, &heard_[round], sizeof(AgreementLine),
                           &receives_[round]))
@@ -76,26 +78,27 @@ class Agreement {
   Wire::Outcome advance() {
     while (!exchanging_ && round_ < rounds_) {
       const Wire::Outcome outcome = wire_->test(&receives_[round_]);
-      if (outcome != Wire::Outcome::kDone) return fail_if(outcome);
+      if (outcome != Wire::Outcome::kDone) return outcome;
       const AgreementLine& theirs = heard_[round_];
       line_.agrees &=
           theirs.agrees & (theirs.digest == line_.digest) & (theirs.sequence == line_.sequence);
       line_.mapped &= theirs.mapped;
       ++round_;
-      if (round_ < rounds_ && !tell()) return fail_if(Wire::Outcome::kFailed);
+      if (round_ < rounds_ && !tell()) return Wire::Outcome::kFailed;
     }
     if (!exchanging_) {
       for (size_t round = 0; round < rounds_; ++round) {
         const Wire::Outcome outcome = wire_->test(&sends_[round]);
-        if (outcome != Wire::Outcome::kDone) return fail_if(outcome);
+        if (outcome != Wire::Outcome::kDone) return outcome;
+        sends_[round] = 0;
       }
       if (line_.agrees) return finish();
       exchanging_ = true;
-      if (!exchange()) return fail_if(Wire::Outcome::kFailed);
+      if (!exchange()) return Wire::Outcome::kFailed;
     }
     for (WireRequest& request : requests_) {
       const Wire::Outcome outcome = wire_->test(&request);
-      if (outcome != Wire::Outcome::kDone) return fail_if(outcome);
+      if (outcome != Wire::Outcome::kDone) return outcome;
       request = 0;
     }
     mirror();
@@ -109,14 +112,21 @@ class Agreement {
     return round_ < rounds_ ? before(round_) : leaders_[(host_ + 1) % leaders_.size()];
   }
 
-  // Gives up what is under way; false where memory must stay.
+  // Gives up what is under way; false where a message may still move: what it touches stays.
   bool drop() {
     bool dropped = true;
     for (size_t round = 0; running_ && round < rounds_; ++round) {
       if (round >= round_) dropped &= wire_->cancel(&receives_[round], true);
       if (round < told_round_) dropped &= wire_->cancel(&sends_[round], false);
     }
+    for (size_t index = 0; running_ && exchanging_ && index < requests_.size(); ++index)
+      dropped &= wire_->cancel(&requests_[index], index % 2 == 0);
     running_ = false;
+    if (!dropped) {
+      new auto(std::move(heard_));
+      new auto(std::move(told_));
+      new auto(std::move(asked_));
+    }
     return dropped;
   }
 
@@ -189,11 +199,6 @@ class Agreement {
   Wire::Outcome finish() {
     running_ = false;
     return Wire::Outcome::kDone;
-  }
-
-  Wire::Outcome fail_if(Wire::Outcome outcome) {
-    if (outcome == Wire::Outcome::kFailed) running_ = false;
-    return outcome;
   }
 
   Wire* wire_ = nullptr;

@@ -97,9 +97,9 @@ class Endpoint {
     drop_notices();
     for (Peer& peer : peers) {
       if (peer.pidfd >= 0) ::close(peer.pidfd);
-      if (peer.segment != nullptr) peer.segment->release();
+      if (peer.segment != nullptr && !abandoned) peer.segment->release();
     }
-    if (commons != nullptr) commons->release();
+    if (commons != nullptr && !abandoned) commons->release();
   }
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
@@ -279,7 +279,7 @@ class Endpoint {
   Segment* commons = nullptr;       // memory of which the host has one copy
   uint64_t sequence = 0;            // of the next operation
   std::string detail;               // what the wire said of that
-  bool abandoned = false;           // a message may still move: arrays must stay for good
+  bool abandoned = false;           // a message may still move: all memory must stay
   int32_t culprit = -1;             // who made the last operation fail
   std::vector<int32_t> neighbours;  // the ranks of this host, this one included
   std::vector<int32_t> host_of;     // by rank; empty where there is one host

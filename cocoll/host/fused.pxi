@@ -382,6 +382,28 @@ cdef class BoundOperation:
             self.closed = True
             self.call.release()
 
+    def explain(self):
+        """Say why this algorithm serves the call, and what it should take. Local; simulates.
+
+        Returns
+        -------
+        cocoll.plan.explainer.Explanation
+            Algorithm, lower bound, prediction, alternatives, bytes on every port; `str` gives it
+            for people.
+
+        Raises
+        ------
+        UnsupportedError
+            It is a plan of the caller's own.
+        """
+        cdef Invocation* invocation = &self.call.invocation
+        cdef int index
+        mapped = invocation.source_reference != kNotMapped
+        for index in range(self.call.program.host.get().result_count):
+            mapped = mapped and invocation.result_references[index] != kNotMapped
+        return _hooks.explain_call(self.call.comm, self.call.program.facts, invocation.count,
+                                   mapped)
+
     @property
     def algorithm(self):
         """The algorithm that serves the call."""

@@ -89,6 +89,14 @@ class Execution {
     return finish(status);
   }
 
+  // Gives up an operation that has begun and not ended; nobody resumes it.
+  void give_up() {
+    if (phase_ == Phase::kIdle) return;
+    drop_messages();
+    phase_ = Phase::kIdle;
+    waiter_.progressed();
+  }
+
   uint64_t sequence() const { return sequence_; }
 
  private:
@@ -680,7 +688,9 @@ class Execution {
     if (!endpoint_.spans_hosts()) return;
     bool dropped = endpoint_.agreement.drop();
     for (Messages& messages : messages_) dropped &= messages.drop(endpoint_.wire.get());
-    if (!dropped) endpoint_.abandoned = true;
+    if (dropped) return;
+    endpoint_.abandoned = true;
+    new auto(std::move(messages_));
   }
 
   Endpoint& endpoint_;

@@ -325,12 +325,13 @@ cdef object _run(CommunicatorBase comm, Invocation* call, object keep):
     cdef Execution* execution = comm.execution
     cdef uint64_t ticket = session.gate.issue()
     cdef Status status
-    cdef cbool mine
+    cdef cbool mine = False
     try:
         while not session.gate.is_turn(ticket):
             with nogil:
                 session.gate.wait_turn(ticket, 50000000)
             PyErr_CheckSignals()
+        mine = True
         with nogil:
             status = execution.begin(call)
         while status == Status.kPending:
@@ -340,6 +341,11 @@ cdef object _run(CommunicatorBase comm, Invocation* call, object keep):
     except BaseException:
         # A signal handler raised (Ctrl-C): the operation is half done and cannot be resumed.
         session.endpoint.abort(AbortReason.kInterrupt, comm.rank)
+        if mine:
+            with nogil:
+                execution.give_up()
+            if session.endpoint.abandoned:
+                Py_INCREF(keep)
         comm._leave()
         session.gate.complete(ticket)
         raise
@@ -368,53 +374,3 @@ cdef SegmentTicket _unpack_ticket(bytes ticket) except *:
         )
     memcpy(&unpacked, <const char*>ticket, sizeof(SegmentTicket))
     return unpacked
-
-
-def inspect_control(address, size_t nbytes):
-    """Give what a mapped control page says: for ``cocoll dump``.
-
-    Parameters
-    ----------
-    address : int
-        Where the page is mapped.
-    nbytes : int
-        How much of it is.
-
-    Returns
-    -------
-    dict or None
-        rank, world_size, pid, state, abort, waiting (rank, flag, sequence) and operations, oldest
-        first; None where the memory is no control page of this version.
-    """
-    cdef const Control* control = <const Control*><size_t>address
-    if nbytes < sizeof(Control):
-        return None
-    if control.magic != kControlMagic or control.version != kControlVersion:
-        return None
-    return _describe_control(control)
-
-
-cdef object _describe_control(const Control* control):
-    cdef const FlightRecord* record
-    operations = []
-    for index in range(kFlightRecords):
-        record = &control.flight[index]
-        state = flight_state(record)
-        if state:
-            operations.append({
-                "sequence": record.sequence,
-                "state": ("", "running", "done", "failed")[state],
-                "flight": (record.kind, record.op, record.dtype, record.options, record.root,
-                           record.count, record.epilogue, record.algorithm),
-            })
-    operations.sort(key=lambda entry: entry["sequence"])
-    waiting = waiting_rank(control)
-    return {
-        "rank": control.rank,
-        "world_size": control.world_size,
-        "pid": control.pid,
-        "left": has_left(control),
-        "waiting": None if waiting < 0 else (waiting, waiting_flag(control),
-                                             waiting_sequence(control)),
-        "operations": operations,
-    }

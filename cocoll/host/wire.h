@@ -49,7 +49,7 @@ class Wire {
   virtual bool receive(int32_t peer, int32_t tag, void* data, int64_t bytes,
                        WireRequest* request) = 0;
 
-  // Looks once, and lets all messages of the process move.
+  // Looks once, and lets all messages of the process move. A request of 0 is done.
   virtual Outcome test(WireRequest* request) = 0;
 
   // Gives a message up. False: it may still move, and its memory must stay for good.
@@ -113,6 +113,7 @@ class MpiWire : public Wire {
   }
 
   Outcome test(WireRequest* request) override {
+    if (*request == 0) return Outcome::kDone;
     int done = 0;
     // Larger than the MPI_Status of any implementation; not shared, for another thread may test.
     alignas(16) unsigned char status[256];
@@ -121,6 +122,7 @@ class MpiWire : public Wire {
   }
 
   bool cancel(WireRequest* request, bool receives) override {
+    if (*request == 0) return true;
     // A send cannot be taken back; a receive can until it has met one.
     if (receives) table_.cancel(request);
     for (int look = 0; look < kLooksAtCancelled; ++look)

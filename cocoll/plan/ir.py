@@ -1,9 +1,8 @@
 """The intermediate representation: what one rank does, as immutable data.
 
-A plan opens with steps that touch only this rank's scratch, then with one *arrival* (every rank
-publishes a line, every rank reads all lines), then runs its lanes. A lane is an in-order queue of
-loops; a loop repeats its steps over the chunks of the vector. Counts are bound when the plan runs,
-so one plan serves every length.
+A plan opens with steps that touch only this rank's scratch, then all ranks *arrive*, then its lanes
+run. A lane is an in-order queue of loops; a loop repeats its steps over the chunks of the vector.
+Counts are bound when the plan runs, so one plan serves every length.
 
 The vector of an operation has ``count`` elements and is cut into ``world_size`` blocks of
 ``block_elements``; block ``b`` is ``[b * block_elements, min((b + 1) * block_elements, count))``.
@@ -58,9 +57,9 @@ WHOLE_VECTOR = -1
 class Buffer(enum.IntEnum):
     """The memory that a view lies in.
 
-    ``SOURCE``, ``RESULT`` and ``OPERAND`` are the caller's arrays. The others are scratch that the
-    executor owns in every rank's mapped memory: ``LINE`` is the 64-byte payload of the arrival
-    line, ``SMALL`` the staging of one-shot operations, ``STAGING`` the slots of chunked ones.
+    ``SOURCE``, ``RESULT`` and ``OPERAND`` are the caller's arrays, the others the executor's, in
+    every rank's mapped memory: ``LINE`` the 64-byte payload of the arrival line, ``SMALL`` the
+    staging of one-shot operations, ``STAGING`` the slots of chunked ones.
     """
 
     SOURCE = 0
@@ -138,10 +137,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """A dependence inside a rank: wait until a lane has completed iteration ``i - lag``.
+    """Wait, inside a rank, until a lane has completed iteration ``i - lag``; i is this loop's.
 
-    ``i`` is the iteration of the loop that waits. A negative lag waits for what the other lane does
-    later, or for its end where it has no such iteration. ``lag=None`` waits for the end.
+    A negative lag waits for what the other lane does later, or for its end where it has no such
+    iteration. ``lag=None`` waits for the end.
     """
 
     lane: int
@@ -166,9 +165,8 @@ class Reduce:
     """Reduce the chunk of `block` over `sources` in their order and store every result.
 
     ``destinations[k]`` are the views that receive result k. `operands` are the epilogue's arrays
-    on this rank; the ones whose index stands in `updated` are written in place. A `partial` reduce
-    adds up some ranks' values for another reduce to go on with: one result of the sources' type,
-    no epilogue, and no division where the operation is an average.
+    on this rank; those whose index stands in `updated` are written in place. A `partial` one adds
+    up values that another goes on with: one result of the sources' type, no epilogue, no division.
     """
 
     block: int
@@ -202,8 +200,8 @@ class Wait:
 class Send:
     """Send the chunk of `block` to a rank whose memory is not mapped.
 
-    Steps of one rank with equal `group` (not 0) move as one. The n-th send to a rank with a `tag`
-    meets that rank's n-th receive from here with the same tag.
+    Steps of one rank with equal `group` (not 0) move as one. The n-th send to a rank meets its n-th
+    receive from here with the same `tag`.
     """
 
     block: int
@@ -261,10 +259,9 @@ Step: TypeAlias = Copy | Reduce | Signal | Wait | Send | Receive | Native | Call
 class Loop:
     """Steps repeated over chunks of at most `chunk_elements`, iterations ``begin`` to ``end``.
 
-    ``Span.ONCE`` runs once and its chunk is the whole block; ``Span.BLOCK`` runs
-    ``ceil(block_elements / chunk_elements)`` times on every rank; ``Span.WHOLE`` runs
-    ``ceil(count / chunk_elements)`` times. The last chunk is clipped to its block. At least one
-    iteration always exists, so that empty vectors synchronise.
+    ``Span.ONCE`` runs once, its chunk is the whole block; ``Span.BLOCK`` runs ``ceil(block_elements
+    / chunk_elements)`` times on every rank, ``Span.WHOLE`` ``ceil(count / chunk_elements)`` times.
+    The last chunk is clipped; one iteration always exists, so that empty vectors synchronise.
     """
 
     steps: tuple[Step, ...]
@@ -278,9 +275,8 @@ class Loop:
 class Lane:
     """An in-order queue of loops. Not a thread: an executor runs all lanes as coroutines.
 
-    A lane of sends and receives alone may have up to `in_flight` of them begun and not ended: a
-    step begins when the one before it has begun and the one `in_flight` places before it has ended.
-    They end in their order, and an iteration is complete when its last step has ended.
+    A lane of messages alone may have `in_flight` of them under way: a step begins when the one
+    before it has begun and the one `in_flight` places before it has ended. They end in order.
     """
 
     name: str
@@ -323,8 +319,7 @@ class Plan:
     mapped_sources, mapped_results : bool, default False
         Whether peers touch the caller's own arrays, which then must be symmetric memory.
     hosts : tuple of int, optional
-        The host of every rank, by number. Only ranks of one host touch each other's memory or
-        signal each other; one object serves the plans of all ranks. Default: one host.
+        The host of every rank: only ranks of one touch each other's memory. Default: one host.
     """
 
     rank: int
@@ -359,19 +354,13 @@ class Plan:
         return replace(self, body=self.fragment, _fragment=[])
 
     def pack(self) -> bytes:
-        """Give the versioned array of fixed-size records that executors run and stores keep.
-
-        Returns
-        -------
-        bytes
-            See :mod:`cocoll.plan.packing`.
-        """
+        """Give the records that executors run and stores keep; see :mod:`cocoll.plan.packing`."""
         from cocoll.plan.packing import pack_plan  # that module's steps are defined here
 
         return pack_plan(self)
 
     def digest(self) -> str:
-        """Give the SHA-256 of the packed plan, in hexadecimal."""
+        """Give the SHA-256 of the packed plan."""
         return hashlib.sha256(self.pack()).hexdigest()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cocoll import _core
@@ -25,6 +25,8 @@ def run_ranks(
     *,
     tuning: Tuning | None = None,
     timeout_seconds: float = 60.0,
+    hosts: Sequence[int] | None = None,
+    seed: int = 0,
     **settings: Any,
 ) -> list[T]:
     """Call a function once per rank, each in a thread with a communicator of its own.
@@ -39,6 +41,11 @@ def run_ranks(
         Algorithm limits.
     timeout_seconds : float, default 60
         How long a rank waits for the others.
+    hosts : sequence of int, optional
+        Lets the ranks behave as if they were on these hosts: see `ThreadBootstrap.create`. Default:
+        one host.
+    seed : int, default 0
+        Of the times that messages between hosts take.
     **settings : object
         Further fields of `cocoll.config.Settings`.
 
@@ -76,7 +83,7 @@ def run_ranks(
 
     threads = [
         threading.Thread(target=body, args=(bootstrap,), name=f"rank {bootstrap.rank}")
-        for bootstrap in ThreadBootstrap.create(world_size, timeout_seconds)
+        for bootstrap in ThreadBootstrap.create(world_size, timeout_seconds, hosts=hosts, seed=seed)
     ]
     for thread in threads:
         thread.start()

@@ -15,7 +15,7 @@ from cocoll.algorithms import (
     two_shot,
     wire_two_shot,
 )
-from cocoll.plan import Aliasing, Fragment, Lane, Loop, Plan, Relation, Step, verify
+from cocoll.plan import Aliasing, Fragment, Loop, Plan, Relation, Step, verify
 from tests.helpers.plan_runner import Operation
 
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
@@ -58,13 +58,14 @@ def verify_operation(
             "other": other.plans,
             "other_aliasing": other.aliasing,
             "other_zero_source": other.zero_source,
+            "other_late_opening": other.late_opening,
         }
     verify(
         operation.plans,
         counts=counts,
         aliasing=operation.aliasing,
         zero_source=operation.zero_source,
-        late_opening=late_opening,
+        late_opening=late_opening or operation.late_opening,
         **more,
     )
 
@@ -76,7 +77,7 @@ def make_cases(
     return dict(_cases(world_size, chunk_elements, specs))
 
 
-def _operation(
+def reduction_operation(
     kind: str, spec: ReduceSpec, plans: tuple[Plan, ...], aliasing: Aliasing
 ) -> Operation:
     return Operation(
@@ -138,7 +139,7 @@ def _allreduces(
             plans = plans_of(planner, world_size)
             yield (
                 f"{planner_name}-{name}{suffix}",
-                _operation("allreduce", spec, plans, aliasing),
+                reduction_operation("allreduce", spec, plans, aliasing),
             )
     aliasing = Aliasing(replicated_results=True, updated_operands=UPDATED_OPERANDS.get(name, ()))
     replicated: dict[str, Planner] = {
@@ -153,7 +154,7 @@ def _allreduces(
         plans = plans_of(planner, world_size)
         yield (
             f"{planner_name}-{name}_replicated",
-            _operation("allreduce", spec, plans, aliasing),
+            reduction_operation("allreduce", spec, plans, aliasing),
         )
 
 
@@ -184,7 +185,7 @@ def _reduce_scatters(
                 plans = plans_of(planner, world_size)
                 yield (
                     f"{planner_name}-{name}{suffix}-align{alignment}",
-                    _operation("reduce_scatter", spec, plans, aliasing),
+                    reduction_operation("reduce_scatter", spec, plans, aliasing),
                 )
 
 
@@ -305,7 +306,7 @@ def edit(
             plan,
             body=Fragment(
                 tuple(
-                    Lane(lane.name, edit_loops(plan, lane.name, lane.loops))
+                    replace(lane, loops=edit_loops(plan, lane.name, lane.loops))
                     for lane in plan.fragment.lanes
                 ),
                 edit_loops(plan, "opening", plan.fragment.opening),

@@ -53,7 +53,9 @@ class Operation:
     """Plans, what they are called with, and what each rank's results should be.
 
     `source_itemsize` and `result_itemsizes` are in bytes; `operands` holds (itemsize, sharded,
-    updated). `kind` is allreduce, reduce_scatter, allgather or broadcast.
+    updated). `kind` is allreduce, reduce_scatter, allgather or broadcast. `commutative`: plain sums
+    of values so small that they fit the source's type, for plans that add up parts in an order of
+    their own.
     """
 
     kind: str
@@ -65,6 +67,16 @@ class Operation:
     root: int = 0
     zero_source: bool = False
     late_opening: bool = False
+    commutative: bool = False
+
+    def fold(self, values: Sequence[int]) -> int:
+        """Combine sources."""
+        return sum(values) if self.commutative else fold(values)
+
+    def host_of(self, rank: int) -> int:
+        """Give the host of a rank."""
+        hosts = self.plans[rank].hosts
+        return 0 if hosts is None else hosts[rank]
 
 
 @dataclass
@@ -133,7 +145,7 @@ class World:
         self.world_size = len(operations[0].plans)
         self._random = random.Random(seed)
         self._scratch: dict[tuple[Buffer, int, int], bytearray] = {}
-        self._shared: dict[tuple[int, int], bytearray] = {}
+        self._shared: dict[tuple[int, int, int], bytearray] = {}
         self._signalled: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._taken: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._arrived = [[False] * self.world_size for _ in operations]
@@ -156,11 +168,8 @@ class World:
         while self._tasks or waiting:
             waiting += [(name, task, None) for name, task in self._tasks]
             self._tasks.clear()
-            ready = [
-                index
-                for index, (_, _, condition) in enumerate(waiting)
-                if condition is None or condition()
-            ]
+            # Looking for messages that have ended may be what another task waits for: look twice.
+            ready = _find_ready(waiting) or _find_ready(waiting)
             if not ready:
                 raise StuckError(f"stuck: {sorted(name for name, _, _ in waiting)}")
             # A burst for one task now and then makes the orders less alike.
@@ -218,9 +227,9 @@ class World:
             self._scratch[key] = bytearray(self._random.randbytes(size))
         return self._scratch[key]
 
-    def shared(self, index: int, itemsize: int) -> bytearray:
-        """Give the one copy of a replicated result."""
-        key = (index, itemsize)
+    def shared(self, host: int, index: int, itemsize: int) -> bytearray:
+        """Give the one copy that a host has of a replicated result."""
+        key = (host, index, itemsize)
         if key not in self._shared:
             self._shared[key] = bytearray(max(1, self.count) * itemsize)
         return self._shared[key]
@@ -236,7 +245,11 @@ class World:
     # --- what should come out ---
 
     def source_value(self, number: int, rank: int, element: int) -> int:
-        bits = 8 * self.operations[number].source_itemsize
+        operation = self.operations[number]
+        bits = 8 * operation.source_itemsize
+        if operation.commutative:
+            # The sum of all ranks' fits, so that no part of it wraps around.
+            bits -= self.world_size.bit_length()
         return _value("source", number, rank, element) % (1 << bits)
 
     def operand_value(self, number: int, index: int, element: int) -> int:
@@ -249,7 +262,8 @@ class World:
 
     def reduced(self, number: int, element: int) -> int:
         ranks = range(self.world_size)
-        return fold([self.source_value(number, rank, element) for rank in ranks])
+        values = [self.source_value(number, rank, element) for rank in ranks]
+        return self.operations[number].fold(values)
 
     def expected(self, number: int, index: int, element: int) -> int:
         operation = self.operations[number]
@@ -266,6 +280,12 @@ class World:
 
     def block_elements(self, operation: Operation) -> int:
         return block_elements(self.count, self.world_size, operation.plans[0].alignment_elements)
+
+
+def _find_ready(waiting: Sequence[tuple[str, Task, Condition | None]]) -> list[int]:
+    return [
+        index for index, (_, _, condition) in enumerate(waiting) if condition is None or condition()
+    ]
 
 
 def epilogue_result(total: int, operands: Sequence[int], index: int) -> int:
@@ -401,7 +421,8 @@ class _RankRun:
             result = fresh(result_extent, itemsize)
             relation = operation.aliasing.relation
             if operation.aliasing.replicated_results:
-                result.memory = self._world.shared(index, itemsize)
+                host = operation.host_of(rank)
+                result.memory = self._world.shared(host, index, itemsize)
             elif index == operation.aliasing.result and relation is not Relation.DISJOINT:
                 if relation is Relation.SOURCE_IS_SHARD:
                     source.memory, source.offset = result.memory, shard[0] * itemsize
@@ -581,11 +602,13 @@ class _RankRun:
                 for view in step.sources:
                     if view.buffer is Buffer.SOURCE:
                         array(view).set(element, 0)
+            total = self._operation.fold(column)
             for index, views in enumerate(step.destinations):
+                value = total if step.partial else epilogue_result(total, row, index)
                 for view in views:
-                    array(view).set(element, epilogue_result(fold(column), row, index))
+                    array(view).set(element, value)
             for index in step.updated:
-                value = epilogue_update(fold(column), row, index)
+                value = epilogue_update(total, row, index)
                 array(step.operands[index]).set(element, value)
 
     def _resolve(self, view: View, iteration: int, first: int, stop: int) -> Array:

@@ -1,0 +1,71 @@
+"""Whether fused steps give the right parameters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.common import checks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from benchmarks.common.runner import Runner
+
+__all__ = ["check_fused"]
+
+_PARAM_SEED, _GRADIENT_SEED = 900, 901
+
+
+def check_fused(
+    runner: Runner, form: str, elements: int, barrier: Callable[[], None], steps: int = 2
+) -> tuple[str | None, NDArray[Any]]:
+    """Take some steps over known gradients, and compare with float64.
+
+    Parameters
+    ----------
+    runner : Runner
+        Prepared.
+    form : str
+        Of a fused operation.
+    elements : int
+        Number of parameters.
+    barrier : callable
+        Waits for all ranks.
+    steps : int, default 2
+        How many.
+
+    Returns
+    -------
+    tuple of (str or None, ndarray)
+        What is wrong in this rank's part, or None; the parameters.
+    """
+    buffers = runner.fused_buffers(form)
+    is_bfloat16 = buffers.param.dtype == np.uint16
+
+    def first_param(first: int, count: int) -> NDArray[np.float32]:
+        block = np.empty(count, np.float32)
+        checks.fill_random(block, _PARAM_SEED, 0, first)
+        if is_bfloat16:
+            return checks.bfloat16_to_float32(checks.float32_to_bfloat16(block))
+        return block
+
+    runner.reset(form, first_param(0, elements))
+    seeds = [_GRADIENT_SEED + step for step in range(steps)]
+    for seed in seeds:
+        checks.fill_quantized(buffers.gradient, seed, runner.rank)
+        barrier()
+        runner.call(form)()
+        barrier()  # a peer may still be reading this rank's gradient
+    wrong = checks.check_adam(
+        buffers.param,
+        first_param,
+        seeds,
+        runner.world_size,
+        runner.rank,
+        averages=buffers.averages,
+    )
+    return wrong, buffers.param

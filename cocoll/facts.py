@@ -1,0 +1,71 @@
+"""What is kept of a program besides what runs: for binding, traces and explanations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cocoll.errors import InternalError
+
+if TYPE_CHECKING:
+    from cocoll.dtypes import DType
+    from cocoll.plan.ir import Plan
+    from cocoll.variants import Choice, Variants
+
+__all__ = ["Facts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What binding a call needs to know of its program.
+
+    Attributes
+    ----------
+    algorithm : str
+        What serves the call.
+    options : int
+        Agreed `Option` bits.
+    digest : int
+        The head of the epilogue's digest, 0 without one.
+    operands : tuple of str
+        The epilogue's arrays that were given, in its order.
+    sharded, written : tuple of bool
+        Of each operand: whether it holds a shard, whether the epilogue changes it.
+    results : tuple of int
+        Which operand each result is, -1 for the output.
+    result_dtypes : tuple of DType
+        Their element types.
+    scalars : tuple of str
+        Names, in the kernel's order.
+    defaults : tuple of float or None
+        Their values where the call gives none.
+    variants : Variants, optional
+        This rank's plans.
+    choice : Choice, optional
+        What all ranks' plans follow from.
+    """
+
+    algorithm: str
+    options: int = 0
+    digest: int = 0
+    operands: tuple[str, ...] = ()
+    sharded: tuple[bool, ...] = ()
+    written: tuple[bool, ...] = ()
+    results: tuple[int, ...] = (-1,)
+    result_dtypes: tuple[DType, ...] = ()
+    scalars: tuple[str, ...] = ()
+    defaults: tuple[float | None, ...] = ()
+    variants: Variants | None = None
+    choice: Choice | None = None
+
+    def plan(self, mapped: bool) -> Plan:
+        """Give this rank's plan, for symmetric arrays or others."""
+        if self.variants is None:
+            raise InternalError(f"no plans are kept of {self.algorithm!r}")
+        return self.variants.plan(mapped)
+
+    def make(self, rank: int, mapped: bool) -> Plan:
+        """Give the plan of any rank."""
+        if self.choice is None:
+            raise InternalError(f"no plans can be made of {self.algorithm!r}")
+        return self.choice.variants(rank).plan(mapped)

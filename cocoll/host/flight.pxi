@@ -1,0 +1,50 @@
+# What control pages say of their ranks.
+
+def inspect_control(address, size_t nbytes):
+    """Give what a mapped control page says: for ``cocoll dump``.
+
+    Parameters
+    ----------
+    address : int
+        Where the page is mapped.
+    nbytes : int
+        How much of it is.
+
+    Returns
+    -------
+    dict or None
+        rank, world_size, pid, state, abort, waiting (rank, flag, sequence) and operations, oldest
+        first; None where the memory is no control page of this version.
+    """
+    cdef const Control* control = <const Control*><size_t>address
+    if nbytes < sizeof(Control):
+        return None
+    if control.magic != kControlMagic or control.version != kControlVersion:
+        return None
+    return _describe_control(control)
+
+
+cdef object _describe_control(const Control* control):
+    cdef const FlightRecord* record
+    operations = []
+    for index in range(kFlightRecords):
+        record = &control.flight[index]
+        state = flight_state(record)
+        if state:
+            operations.append({
+                "sequence": record.sequence,
+                "state": ("", "running", "done", "failed")[state],
+                "flight": (record.kind, record.op, record.dtype, record.options, record.root,
+                           record.count, record.epilogue, record.algorithm),
+            })
+    operations.sort(key=lambda entry: entry["sequence"])
+    waiting = waiting_rank(control)
+    return {
+        "rank": control.rank,
+        "world_size": control.world_size,
+        "pid": control.pid,
+        "left": has_left(control),
+        "waiting": None if waiting < 0 else (waiting, waiting_flag(control),
+                                             waiting_sequence(control)),
+        "operations": operations,
+    }
