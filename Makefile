@@ -128,6 +128,10 @@ bench-peers: $(VENV)/.stamp-build
 	$(PIP) install --quiet --no-build-isolation --editable '.[mpi,plot]'
 	$(PYTHON3) benchmarks/peers/install.py
 
+bench-hosts: $(VENV)/.stamp-build
+	$(PYTHON) benchmarks/cluster/run.py --hosts 3 --ranks-per-host 2 --nic 400mbit -- \
+	  $(PYTHON) benchmarks/run.py hosts
+
 bench-%: $(VENV)/.stamp-build
 	$(PYTHON) benchmarks/run.py $*
 

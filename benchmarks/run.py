@@ -169,7 +169,7 @@ def _run_on_cluster(suite: Suite, options: argparse.Namespace) -> int:
                     job.start()
                 except TurnError as error:
                     progress.say(f"{name} does not run: {error}")
-                    outcome.note(name, str(error))
+                    outcome.note(name, str(error), is_peer=name in suite.peers)
                     continue
                 running.append(job)
                 versions = ", ".join(f"{key} {value}" for key, value in job.versions.items())
@@ -233,7 +233,8 @@ def _start(
         job.stop(ask=False)
         jobs.remove(job)
         progress.say(f"{spec.implementation} does not run: {error}")
-        outcome.note(spec.implementation, str(error))
+        is_peer = spec.implementation != "cocoll"
+        outcome.note(spec.implementation, str(error), is_peer=is_peer)
         return
     versions = ", ".join(f"{name} {version}" for name, version in job.versions.items())
     progress.say(f"{spec.name} runs on {ranks} ranks ({versions or 'no version known'})")

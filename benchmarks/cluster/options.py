@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Cluster", "Host", "parse_bits_per_second", "parse_options"]
+__all__ = [
+    "Cluster",
+    "Host",
+    "format_bits_per_second",
+    "parse_bits_per_second",
+    "parse_options",
+]
 
 _UNITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)")
@@ -139,6 +145,14 @@ def parse_bits_per_second(text: str) -> int:
     if bits_per_second < _UNITS["kbit"]:
         raise ValueError(f"wanted a rate such as 400mbit or 10gbit; got {text!r}")
     return bits_per_second
+
+
+def format_bits_per_second(bits_per_second: int) -> str:
+    """Write a rate in the largest unit that divides it: ``400mbit``."""
+    for unit, factor in reversed(_UNITS.items()):
+        if bits_per_second % factor == 0:
+            return f"{bits_per_second // factor}{unit}"
+    raise ValueError(f"wanted whole bits per second; got {bits_per_second}")
 
 
 def parse_options(description: str, arguments: Sequence[str] | None) -> tuple[Cluster, list[str]]:

@@ -49,9 +49,9 @@ class Outcome:
             return _EXIT_PEERS
         return _EXIT_COCOLL if self.problems else 0
 
-    def note(self, implementation: str, reason: str) -> None:
+    def note(self, implementation: str, reason: str, *, is_peer: bool) -> None:
         """Take down that an implementation did not run, or broke off."""
-        problems = self.problems if implementation == "cocoll" else self.peer_problems
+        problems = self.peer_problems if is_peer else self.problems
         problems.append(f"{implementation}: {reason.splitlines()[0]}")
 
     def judge(self, records: Sequence[Record], missing: Sequence[str]) -> None:
@@ -126,7 +126,7 @@ class Session:
             functools.partial(progress.step, prefix=title),
         )
         for implementation, reason in result.failures.items():
-            self.outcome.note(implementation, reason)
+            self.outcome.note(implementation, reason, is_peer=implementation in suite.peers)
             progress.say(f"{implementation} broke off: {reason}")
         for view in suite.views(group):
             records = suite.complete(result, make_records(result, view, self.context))

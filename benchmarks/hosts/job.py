@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["SharedJob", "Workers"]
 
 _STOP_SECONDS = 20.0
+# Open MPI as it comes takes minutes for a large vector where other programs want the cores too.
+_TURN_SECONDS = 240.0
 
 
 class Workers:
@@ -95,7 +97,7 @@ class SharedJob:
         self.versions = self.turn({"do": "open"})[0]["versions"]
         self._is_running = True
 
-    def turn(self, command: Message, timeout_seconds: float = 120.0) -> list[Message]:
+    def turn(self, command: Message, timeout_seconds: float = _TURN_SECONDS) -> list[Message]:
         """Give every rank `command` for this implementation; gives their replies in rank order.
 
         Raises

@@ -9,6 +9,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.cluster.options import format_bits_per_second
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -108,11 +110,12 @@ class HostsSetting:
         if len(counts) > 1:
             counts = [len(ranks) for ranks in self.ranks_of_hosts]
         words = [f"--hosts {self.hosts}", f"--ranks-per-host {' '.join(map(str, counts))}"]
-        words.append(f"--nic {self.nic_bits_per_second}bit")
+        words.append(f"--nic {format_bits_per_second(self.nic_bits_per_second)}")
         if len(self.nics) > 1:
             words.append(f"--nics-per-host {len(self.nics)}")
         if self.core_bits_per_second is not None:
-            words.append(f"--oversubscribed-core {self.core_bits_per_second}bit")
+            rate = format_bits_per_second(self.core_bits_per_second)
+            words.append(f"--oversubscribed-core {rate}")
         return " ".join(words)
 
     def place(self, rank: int) -> tuple[int, int]:

@@ -56,6 +56,26 @@ def test_replies_come_in_rank_order(listener: Listener) -> None:
     _stop(channels, threads)
 
 
+def test_over_tcp() -> None:
+    listener = Listener("127.0.0.1")
+    handlers = [{"ask": lambda command, r=rank: {"got": r}} for rank in range(2)]
+    channels, threads = _ranks(listener, handlers)  # type: ignore[arg-type]
+    assert listener.name.startswith("127.0.0.1:")
+    assert [reply["got"] for reply in exchange(channels, {"do": "ask"}, 10)] == [0, 1]
+    _stop(channels, threads)
+    listener.close()
+
+
+def test_equal_errors_are_told_once(listener: Listener) -> None:
+    def fail(command: Message) -> Message:
+        raise ValueError("no")
+
+    channels, threads = _ranks(listener, [{"ask": fail}] * 3)
+    with pytest.raises(RankError, match=r"^ranks \[0, 1, 2\]: ValueError: no$"):
+        exchange(channels, {"do": "ask"}, 10)
+    _stop(channels, threads)
+
+
 def test_an_exception_reaches_the_driver_and_the_rank_goes_on(listener: Listener) -> None:
     def fail(command: Message) -> Message:
         raise ValueError(f"planted {command['do']}")
