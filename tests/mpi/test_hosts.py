@@ -59,7 +59,7 @@ def cases() -> list[object]:
     """Give all cases over both wires, few of them for each run."""
     found = []
     for module in MODULES:
-        for entry in cases_of(module, under_mpi=True):
+        for entry in cases_of(module, under_mpi=True, several_hosts=True):
             number, chosen = divmod(zlib.crc32(f"wires {entry}".encode()), len(WIRES))
             for place, wire in enumerate(WIRES):
                 short = chosen == place and number % SHARE == 0
