@@ -41,7 +41,7 @@ LAYOUTS = {
 }
 SIZE = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
 #: One in so many cases runs each time, on one wire; numbers of ranks are chosen as for the others.
-SHARE = 60
+SHARE = 150
 WIRES = ("direct", "persistent")
 
 pytestmark = pytest.mark.skipif(SIZE not in LAYOUTS, reason="several ranks make several hosts")
