@@ -21,7 +21,7 @@ NATIVE_SOURCES := setup.py pyproject.toml \
 HEADERS := $(shell find cocoll tests -name '*.h' -not -path '*/_generated/*') \
   $(shell find tests -name '*.cpp' -not -path '*/build/*')
 
-.PHONY: help build demo test test-unit test-ranks test-device test-errors test-failures test-cluster test-repo \
+.PHONY: help build demo test test-patient test-unit test-ranks test-device test-errors test-failures test-cluster test-repo \
   test-native test-long lint type format cuda bench-peers clean
 .DELETE_ON_ERROR:
 # One pip at a time in one environment, and tests that share the machine one after the other.
@@ -67,16 +67,23 @@ demo: $(VENV)/.stamp-build $(VENV)/.stamp-demo
 
 # ---- tests ----
 
-test: test-unit test-ranks test-device test-errors test-failures test-cluster test-repo test-native \
+test: test-unit test-ranks test-device test-errors test-patient test-native \
   test-mpi-1 test-mpi-2 test-mpi-3 test-mpi-4 test-mpi-5 test-mpi-8
 
 # Two at a time; those of a file of native tests share what they compile. Tests of failures look for
-# what any process has left behind: they run alone, and so do those of clusters.
+# what any process of cocoll has left behind: none of those runs beside them, nor beside clusters.
 test-unit test-ranks test-device test-errors test-repo: WORKERS := -n 2 --dist worksteal
 test-native: WORKERS := -n 2 --dist loadfile
 test-unit test-ranks test-device test-errors test-failures test-cluster test-repo test-native: test-%: \
   $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PYTEST) $(WORKERS) tests/$*
+
+# Tests of failures and of clusters mostly wait; those of the repository start no rank.
+test-patient: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	mkdir -p build
+	$(PYTEST) tests/repo >build/test-repo.log 2>&1 & repo=$$!; \
+	$(PYTEST) tests/failures && $(PYTEST) tests/cluster; status=$$?; \
+	wait $$repo || status=$$?; cat build/test-repo.log; exit $$status
 
 # A file descriptor captured by pytest would swallow what a rank says as it dies: capture=sys.
 test-mpi-%: $(VENV)/.stamp-build $(VENV)/.stamp-test

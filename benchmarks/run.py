@@ -30,7 +30,7 @@ from benchmarks.common.terminal import Progress  # noqa: E402
 from benchmarks.common.turns import Listener, TurnError  # noqa: E402
 from benchmarks.hosts.setting import HostsSetting, is_on_cluster  # noqa: E402
 from benchmarks.peers.launch import JobSpec, cocoll_job, peer_jobs  # noqa: E402
-from benchmarks.suites import SUITES  # noqa: E402
+from benchmarks.suites import SUITES, scale  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,9 +43,11 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one suite and give the exit status."""
     options = _parse(arguments)
-    suite = SUITES[options.suite]
     if options.plot:
         load_pyplot()  # a missing package is told now, not after ten minutes
+    if options.suite == scale.NAME:
+        return scale.run(options)
+    suite = SUITES[options.suite]
     if is_on_cluster():
         return _run_on_cluster(suite, options)
     adopt_orphans()
@@ -68,7 +70,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("suite", choices=sorted(SUITES))
+    parser.add_argument("suite", choices=sorted([*SUITES, scale.NAME]))
     parser.add_argument("--ranks", type=int, nargs="+", metavar="N")
     parser.add_argument(
         "--sizes",
@@ -102,6 +104,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.rounds < 1 or any(ranks < 1 for ranks in options.ranks or ()):
         parser.error("--rounds and --ranks must be at least 1")
+    if options.suite == scale.NAME:
+        problem = scale.check_options(options)
+        if problem is not None:
+            parser.error(problem)
+        return options
     suite = SUITES[options.suite]
     unknown = set(options.peers or ()) - set(suite.peers)
     if unknown:

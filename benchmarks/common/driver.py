@@ -206,8 +206,18 @@ class _Measurement:
                 if wrong:
                     track.wrong = wrong[0]
                     self._report(f"{job.spec.name} {track.entry.form}: wrong result: {wrong[0]}")
+                else:
+                    self._take_check(track, [reply.get("seconds") for reply in replies])
 
         self._guarded(job, check)
+
+    def _take_check(self, track: Track, seconds: Sequence[float | None]) -> None:
+        """Let the check be the only sample of a peer that has used up its time by it."""
+        known = [value for value in seconds if value is not None]
+        slowest = max(known, default=0.0)
+        if track.entry.implementation != "cocoll" and slowest > self._settings.budget_seconds:
+            track.samples.append(Sample(slowest, None, MIXED))
+            track.repeat = 0
 
     def _turns(self, job: Turns, round_index: int) -> None:
         implementation = job.spec.implementation

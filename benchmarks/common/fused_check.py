@@ -22,7 +22,7 @@ _PARAM_SEED, _GRADIENT_SEED = 900, 901
 
 def check_fused(
     runner: Runner, form: str, elements: int, barrier: Callable[[], None], steps: int = 2
-) -> tuple[str | None, NDArray[Any]]:
+) -> tuple[str | None, NDArray[Any], float]:
     """Take some steps over known gradients, and compare with float64.
 
     Parameters
@@ -40,8 +40,8 @@ def check_fused(
 
     Returns
     -------
-    tuple of (str or None, ndarray)
-        What is wrong in this rank's part, or None; the parameters.
+    tuple of (str or None, ndarray, float)
+        What is wrong in this rank's part, or None; the parameters; the seconds of the last step.
     """
     buffers = runner.fused_buffers(form)
     is_bfloat16 = buffers.param.dtype == np.uint16
@@ -55,10 +55,11 @@ def check_fused(
 
     runner.reset(form, first_param(0, elements))
     seeds = [_GRADIENT_SEED + step for step in range(steps)]
+    seconds = 0.0
     for seed in seeds:
         checks.fill_quantized(buffers.gradient, seed, runner.rank)
         barrier()
-        runner.call(form)()
+        seconds = runner.measure(form)
         barrier()  # a peer may still be reading this rank's gradient
     wrong = checks.check_adam(
         buffers.param,
@@ -68,4 +69,4 @@ def check_fused(
         runner.rank,
         averages=buffers.averages,
     )
-    return wrong, buffers.param
+    return wrong, buffers.param, seconds

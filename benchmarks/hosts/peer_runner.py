@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PeerRunner"]
 
-_BY_ALLREDUCE, _BY_HALVES = "allreduce", "reduce_scatter"
-
 
 class PeerRunner(HostsRunner):
     """Broadcast, allgather, reduce-scatter, all-reduce; Adam after an all-reduce or between halves.
@@ -29,9 +27,12 @@ class PeerRunner(HostsRunner):
     ----------
     implementation : str
         The name in the JSON.
+    by_halves : bool
+        Whether Adam is worth trying between the halves of an all-reduce too.
     """
 
-    def __init__(self, implementation: str) -> None:
+    def __init__(self, implementation: str, *, by_halves: bool = True) -> None:
+        self._by_halves = by_halves
         self._implementation = implementation
         self._arrays: dict[str, NDArray[Any]] = {}
         self._calls: dict[str, Call] = {}
@@ -40,7 +41,7 @@ class PeerRunner(HostsRunner):
 
     @abc.abstractmethod
     def settings(self, operation: str, input_bytes: int) -> dict[str, Collectives]:
-        """Give the settings to try, by name; ``"broadcast"`` and so on, never fused."""
+        """Give the settings to try, the best one first; an operation that is not fused."""
 
     @abc.abstractmethod
     def make_adam(
@@ -116,23 +117,23 @@ class PeerRunner(HostsRunner):
         for name in ("input", "param", "m", "v"):
             self._arrays[name] = private_array(n, np.float32)
         gradient, param, m, v = (self._arrays[name] for name in ("input", "param", "m", "v"))
-        for name, collectives in self.settings("allreduce", group.input_bytes).items():
-            self._add(
-                f"{_BY_ALLREDUCE} {name}",
-                self.make_adam(param, gradient, m, v),
-                [collectives.allreduce(gradient)],
-                [],
-            )
+        allreduce, scatter, gather = (
+            # The first setting, which is the best: with each in each place a round takes minutes.
+            next(iter(self.settings(operation, group.input_bytes).values()))
+            for operation in ("allreduce", "reduce_scatter", "allgather")
+        )
+        self._add(
+            "allreduce", self.make_adam(param, gradient, m, v), [allreduce.allreduce(gradient)], []
+        )
+        if not self._by_halves:
+            return
         total = private_array(own.stop - own.start, np.float32)
-        gathers = self.settings("allgather", group.input_bytes // self.world_size)
-        for name, collectives in self.settings("reduce_scatter", group.input_bytes).items():
-            gather = gathers.get(name, next(iter(gathers.values())))
-            self._add(
-                f"{_BY_HALVES} {name}",
-                self.make_adam(param[own], total, m[own], v[own]),
-                [collectives.reduce_scatter(gradient, total)],
-                [gather.allgather(param[own], param)],
-            )
+        self._add(
+            "reduce_scatter",
+            self.make_adam(param[own], total, m[own], v[own]),
+            [scatter.reduce_scatter(gradient, total)],
+            [gather.allgather(param[own], param)],
+        )
 
     def _add(self, form: str, adam: Adam, before: list[Call], after: list[Call]) -> None:
         steps = [*before, adam.step, *after]

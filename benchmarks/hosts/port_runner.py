@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["PortRunner"]
 
 _FORM = "stream"
-# Long enough that neither what passes at once after a pause nor a process that wakes late counts.
+# So long that neither what passes at once after a pause nor a process that wakes up late counts.
 _MESSAGE_BYTES = 8 << 20
 
 

@@ -70,24 +70,30 @@ class HostsRank:
         }
 
     def check(self, command: Message) -> Message:
-        """Carry out `form` on known data; replies with what is wrong, and the result's digest."""
+        """Carry out `form` on known data; replies with what is wrong, digest and seconds."""
         runner = self._runners[command["job"]]
         group, form = self._groups[command["job"]], command["form"]
         with runner.turn():
             if group.operation == "allreduce_fused":
                 steps = 1 if group.input_bytes > _ONE_STEP_BYTES else 2
-                wrong, result = check_fused(runner, form, group.elements, runner.barrier, steps)
+                wrong, result, seconds = check_fused(
+                    runner, form, group.elements, runner.barrier, steps
+                )
             else:
                 for array in runner.inputs(form):
                     checks.fill_random(array, _SEED, runner.rank)
                 runner.barrier()
-                runner.call(form)()
+                seconds = runner.measure(form)
                 result = runner.result(form)
                 wrong = self._compare(group, result, runner)
             runner.barrier()
         # Only there every rank has another part of the result.
         whole = group.operation != "reduce_scatter"
-        return {"wrong": wrong, "digest": checks.digest(result) if whole else ""}
+        return {
+            "wrong": wrong,
+            "digest": checks.digest(result) if whole else "",
+            "seconds": seconds,
+        }
 
     def sample(self, command: Message) -> Message:
         """Time `form`; replies with this rank's seconds and its host's bytes, once a repetition."""

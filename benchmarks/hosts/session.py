@@ -155,8 +155,10 @@ class _Child:
             "MASTER_ADDR": command["address"],
             "MASTER_PORT": str(command["port"]),
             "THP_MEM_ALLOC_ENABLE": "1",
-            # Names that torch is about to change; six processes would all say so.
+            # Names that torch is about to change, and addresses that have none: every rank would
+            # say so.
             "PYTHONWARNINGS": "ignore::FutureWarning",
+            "TORCH_CPP_LOG_LEVEL": "ERROR",
         }
         python = str(PEERS_DIR / "bin" / "python")
         words = [python, str(_GLOO_WORKER), "--socket", self._listener_name, "--job", _GLOO]

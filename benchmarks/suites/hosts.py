@@ -81,7 +81,7 @@ def _settings(group: Group, settings: Settings) -> Settings:
     size_bytes = vector_bytes(group)
     if size_bytes < _MEDIUM_BYTES:
         return settings
-    rounds, factor, trial_rounds = (7, 1.5, 2) if size_bytes < _LARGE_BYTES else (3, 2.0, 1)
+    rounds, factor, trial_rounds = (7, 1.5, 2) if size_bytes < _LARGE_BYTES else (5, 2.0, 1)
     return replace(
         settings,
         rounds=min(settings.rounds, rounds),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cocoll import epilogues
@@ -134,13 +134,15 @@ class _Way(NamedTuple):
     make: Callable[[int], Plan]
 
 
-def explain_question(question: Question) -> Explanation:
+def explain_question(question: Question, *, alternatives: bool = True) -> Explanation:
     """Explain what a communicator would do, beside everything else that it could.
 
     Parameters
     ----------
     question : Question
         What is to be planned.
+    alternatives : bool, default True
+        Whether to predict the others too.
 
     Returns
     -------
@@ -149,6 +151,8 @@ def explain_question(question: Question) -> Explanation:
     """
     on_one = len(question.topology.hosts) == 1
     ways = _ways_on_a_host(question) if on_one else _ways_over_hosts(question)
+    if not alternatives:
+        ways = ways[:1]
     return explain(
         question.kind,
         [(way.name, way.make) for way in ways],
@@ -165,9 +169,11 @@ def explain_question(question: Question) -> Explanation:
 def _tuning(question: Question) -> Tuning:
     tuning = Tuning()
     staging = question.staging_bytes
-    if staging is None:
-        staging = tuning.gpu_window_bytes if question.is_on_gpus else tuning.staging_bytes
-    return Tuning(staging_bytes=staging)
+    if question.is_on_gpus:
+        # Their chunks are as long as there is room for.
+        staging = tuning.gpu_window_bytes if staging is None else staging
+        return replace(tuning, staging_bytes=staging, chunk_bytes=max(1, staging))
+    return tuning if staging is None else replace(tuning, staging_bytes=staging)
 
 
 def _ways_over_hosts(question: Question) -> list[_Way]:

@@ -40,6 +40,7 @@ cdef extern from "kernels/grid_abi.h" nogil:
         uint32_t flags
         uint32_t signature
         int32_t destination_count
+        int32_t source_count
         int64_t begin
         int64_t end
         const void* own_source

@@ -62,6 +62,7 @@ class Executor {
   void prepare(cocoll_grid_call* call) const {
     call->rank = options_.rank;
     call->world_size = options_.world_size;
+    call->source_count = options_.world_size;
     call->block_limit = options_.blocks;
     call->limit_nanoseconds = options_.limit_nanoseconds;
     for (int rank = 0; rank < options_.world_size; ++rank) {

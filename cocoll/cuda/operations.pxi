@@ -121,7 +121,7 @@ cdef class Operation:
         begin, end : int
             The logical elements that this rank reduces.
         sources : sequence of int
-            Element 0 of every rank's source; empty where `own_source` is given.
+            Element 0 of each source, in the order of the sum; empty where `own_source` is given.
         own_source : int, optional
             Element 0 of this rank's source: one-shot, through the staging, or low latency.
         copied_from : int, optional
@@ -150,6 +150,12 @@ cdef class Operation:
             call.flags |= COCOLL_GRID_ZERO_SOURCES
         if alone:
             call.flags |= COCOLL_GRID_ALONE
+        if len(sources) > COCOLL_GRID_MAX_RANKS:
+            raise ValueError(
+                f"a launch takes {COCOLL_GRID_MAX_RANKS} sources; got {len(sources)}"
+            )
+        if len(sources) > 0:
+            call.source_count = <int32_t>len(sources)
         for index, address in enumerate(sources):
             call.sources[index] = <void*><intptr_t>address
         if own_source is not None and low_latency:

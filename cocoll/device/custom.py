@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cocoll.cuda.binding import BoundDeviceOperation, Operation
@@ -18,9 +19,11 @@ from cocoll.failure import OP_LABELS, Kind, Option
 from cocoll.kernels.spec import KernelSpec
 from cocoll.plan import Aliasing, Plan, Relation, verify
 from cocoll.plan.ir import block_elements
+from cocoll.plan.structure import check_plan
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
+    from cocoll.device.side import DeviceSide
 
 __all__ = ["bind_plan_on_device"]
 
@@ -75,6 +78,7 @@ def bind_plan_on_device(
     plans = [planner(rank, comm.world_size) for rank in range(comm.world_size)]
     relation = Relation.IDENTICAL if source.is_same_memory(result) else Relation.DISJOINT
     verify(plans, counts=[source.count], aliasing=Aliasing(relation))
+    _check_hosts(side, plans)
     plan = plans[comm.rank]
     request = Request(
         comm,
@@ -96,9 +100,28 @@ def bind_plan_on_device(
     facts = (everyone, int(source.dtype), source.count, op, places)
     operation = Operation(side.endpoint, sign(*facts))
     lower_plan(plan, request, operation)
-    if side.is_mapped:
+    if side.is_mapped or side.neighbours:
         # The next operation may begin with this rank's own window, where peers have yet to look.
         add_meeting(comm, side, operation)
     return bound_to(
         comm, side, operation, plan, stream, x, output=x if out is None else out, keep=(x, out)
     )
+
+
+def _check_hosts(side: DeviceSide, plans: Sequence[Plan]) -> None:
+    """Refuse, on all ranks alike, plans that are for other hosts or touch memory across them."""
+    if side.hierarchy is None:
+        return
+    hosts, given = side.hierarchy.hosts, plans[0].hosts
+    if given is not None and _partition(given) != _partition(hosts):
+        raise UsageError(
+            f"plan {plans[0].name!r} is for ranks on hosts {given}; the communicator's are on "
+            f"hosts {hosts}"
+        )
+    for plan in plans:
+        check_plan(replace(plan, hosts=hosts))
+
+
+def _partition(hosts: Sequence[int]) -> list[int]:
+    """Give each rank's first neighbour, which does not depend on how hosts are numbered."""
+    return [hosts.index(host) for host in hosts]

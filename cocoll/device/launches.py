@@ -92,7 +92,7 @@ def all_aligned(addresses: Sequence[int]) -> bool:
 
 
 def add_meeting(comm: Communicator, side: DeviceSide, operation: Operation) -> None:
-    """Add a kernel without elements: it meets all peers, and is done.
+    """Add a kernel without elements: it meets all whose memory is mapped, and is done.
 
     Parameters
     ----------
@@ -220,9 +220,15 @@ def add_arrival(comm: Communicator, side: DeviceSide, operation: Operation) -> N
     operation : Operation
         To which it is added.
     """
-    if side.is_mapped:
+    if not side.is_mapped:
+        _add_greeting(comm, side, operation)
+    # Not before: a neighbour that finds a difference poisons this rank, which must know as well.
+    if side.is_mapped or side.neighbours:
         add_meeting(comm, side, operation)
-        return
+
+
+def _add_greeting(comm: Communicator, side: DeviceSide, operation: Operation) -> None:
+    """Add a word from each rank to each other over NCCL, and a kernel that compares them."""
     base = side.endpoint.greetings
     own = base + _WORD_BYTES * comm.rank
     operation.store_signature(own)

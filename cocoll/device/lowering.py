@@ -2,20 +2,24 @@
 
 The lanes that use the wire share the caller's stream, in the order that the plan gives them; every
 other lane has a stream, so that all work at the same time. What a step waits for in a lane of
-another stream becomes an event.
+another stream becomes an event. Over several hosts whatever waits for another rank is on the
+caller's stream: the plans of cocoll's own give all of that one order, and then no kernel that waits
+can keep another one from running that it waits for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from cocoll.cuda.binding import MAX_RANKS, MAX_SIGNALS, MAX_STREAMS
+from cocoll.cuda.binding import MAX_RANKS, MAX_SIGNALS
+from cocoll.device.batches import CALLERS_STREAM, Batch, grouped_steps, streams_of, uses_wire
 from cocoll.device.launches import add_arrival, add_copy, add_reduction
 from cocoll.dtypes import DType
 from cocoll.errors import UnsupportedError
 from cocoll.kernels.grid_spec import SIGNAL_KERNEL, WAIT_KERNEL
+from cocoll.kernels.spec import KernelSpec
 from cocoll.plan.ir import (
     After,
     Buffer,
@@ -35,6 +39,7 @@ from cocoll.plan.ir import (
     chunk_range,
     loop_iterations,
 )
+from cocoll.plan.structure import matches_by_tag
 
 if TYPE_CHECKING:
     from cocoll.cuda.binding import Operation
@@ -54,25 +59,14 @@ NCCL_TYPES = {
 }
 NCCL_OPS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 
-_CALLERS = 0
 _WORD_BYTES = 4
-
-
-@dataclass
-class _Batch:
-    """What one lane does without a stop: a step, or the sends and receives of a group."""
-
-    iteration: int
-    loop: Loop
-    steps: list[Step]
-    ends_iteration: bool
 
 
 @dataclass
 class _Lane:
     index: int
     stream: int
-    batches: list[_Batch]
+    batches: list[Batch]
     next: int = 0
     completed: int = 0  # iterations whose steps have been issued
     # Events behind iterations that a lane on the other stream waits for; None: behind the last one.
@@ -83,7 +77,9 @@ class _Lane:
         return self.next == len(self.batches)
 
 
-def lower_plan(plan: Plan, request: Request, operation: Operation) -> None:
+def lower_plan(
+    plan: Plan, request: Request, operation: Operation, *, in_turn: bool = False
+) -> None:
     """Add the steps of a plan, with its opening and its arrival, to an operation.
 
     Parameters
@@ -94,26 +90,36 @@ def lower_plan(plan: Plan, request: Request, operation: Operation) -> None:
         The arrays, and what the plan's reductions compute.
     operation : Operation
         To which they are added.
+    in_turn : bool, default False
+        Whether the plan gives all that waits for other ranks one order, signals too: then all of it
+        is on the caller's stream.
 
     Raises
     ------
     UnsupportedError
-        The plan needs more than this executor has: other steps or scratch, more lanes or flags.
+        The plan needs more than this executor has: other steps or scratch, more lanes or flags,
+        messages with tags.
     """
-    lowering = _Lowering(plan, request, operation)
+    if matches_by_tag(plan):
+        raise UnsupportedError(
+            f"plan {plan.name!r} has messages with tags, or several in flight in a lane, and NCCL "
+            f"matches messages by their order alone: give a rank's messages one order, with groups "
+            f"(docs/plans.md, rule 5)"
+        )
+    lowering = _Lowering(plan, request, operation, in_turn)
     lowering.open()
     add_arrival(request.comm, request.side, operation)
     lowering.run()
 
 
 class _Lowering:
-    def __init__(self, plan: Plan, request: Request, operation: Operation) -> None:
+    def __init__(self, plan: Plan, request: Request, operation: Operation, in_turn: bool) -> None:
         self._plan = plan
         self._request = request
         self._operation = operation
         self._length = block_elements(request.count, plan.world_size, plan.alignment_elements)
-        streams = _streams_of(plan)
-        if any(_uses_wire(lane.loops) for lane in plan.fragment.lanes):
+        streams = streams_of(plan, in_turn)
+        if any(uses_wire(lane.loops) for lane in plan.fragment.lanes):
             self._need_wire()
         self._lanes = [
             _Lane(index, stream, self._cut(lane.loops))
@@ -131,30 +137,30 @@ class _Lowering:
         }
 
     def run(self) -> None:
-        others = sorted({lane.stream for lane in self._lanes} - {_CALLERS})
+        others = sorted({lane.stream for lane in self._lanes} - {CALLERS_STREAM})
         if others:
-            begun = self._operation.record(_CALLERS)
+            begun = self._operation.record(CALLERS_STREAM)
             for stream in others:
                 self._operation.wait_for(begun, stream)
         while not all(lane.ended for lane in self._lanes):
             self._issue(next(lane for lane in self._lanes if self._is_ready(lane)))
         for stream in others:
-            self._operation.wait_for(self._operation.record(stream), _CALLERS)
+            self._operation.wait_for(self._operation.record(stream), CALLERS_STREAM)
 
     def open(self) -> None:
         """Add the opening, which stands before the arrival."""
         for batch in self._cut(self._plan.fragment.opening):
             for step in batch.steps:
-                self._add(step, batch, _CALLERS)
+                self._add(step, batch, CALLERS_STREAM)
 
     # --- The order in which lanes take turns. ---
 
-    def _cut(self, loops: Sequence[Loop]) -> list[_Batch]:
+    def _cut(self, loops: Sequence[Loop]) -> list[Batch]:
         return [
-            _Batch(iteration, loop, steps, last)
+            Batch(iteration, loop, steps, last)
             for loop in loops
             for iteration in loop_iterations(loop, self._request.count, self._length)
-            for steps, last in _grouped(loop.steps)
+            for steps, last in grouped_steps(loop.steps)
         ]
 
     def _iteration_of(self, after: After, iteration: int) -> int | None:
@@ -207,7 +213,7 @@ class _Lowering:
 
     # --- Steps. ---
 
-    def _add(self, step: Step, batch: _Batch, stream: int) -> None:
+    def _add(self, step: Step, batch: Batch, stream: int) -> None:
         operation, count = self._operation, self._request.count
         if isinstance(step, Signal | Wait):
             self._add_flag(step, stream)
@@ -242,8 +248,23 @@ class _Lowering:
             # Where element 0 of the vector would lie.
             return self._locate(view, iteration, first) - first * view.itemsize_bytes
 
+        if len(step.sources) > MAX_RANKS:
+            raise UnsupportedError(
+                f"plan {self._plan.name!r} reduces {len(step.sources)} arrays in one step; on GPUs "
+                f"at most {MAX_RANKS}"
+            )
+        request = self._request
+        if step.partial:
+            # What is added up here is divided, and goes through the epilogue, at its owner.
+            op = "sum" if request.spec.op == "avg" else request.spec.op
+            request = replace(
+                request,
+                spec=KernelSpec(op, request.source.dtype, None),
+                results=[request.source],
+                operands=[],
+            )
         add_reduction(
-            self._request,
+            request,
             self._operation,
             first,
             stop,
@@ -257,7 +278,7 @@ class _Lowering:
     def _add_flag(self, step: Signal | Wait, stream: int) -> None:
         # A cocoll_grid_signals has three tables of a word for each flag and peer.
         request, rank = self._request, self._plan.rank
-        self._need_mapping()
+        self._need_mapping(step.peer)
         if step.flag >= MAX_SIGNALS:
             raise UnsupportedError(
                 f"plan {self._plan.name!r} has flag {step.flag}; on GPUs there are {MAX_SIGNALS}"
@@ -296,8 +317,7 @@ class _Lowering:
     def _locate(self, view: View, iteration: int, first: int) -> int:
         """Give where element `first`, with which a chunk begins, lies of a view."""
         request = self._request
-        if view.rank != self._plan.rank:
-            self._need_mapping()
+        self._need_mapping(view.rank)
         if view.buffer is Buffer.STAGING:
             self._check_window(view)
             base = request.side.endpoint.window(view.rank) + view.offset_bytes
@@ -329,9 +349,9 @@ class _Lowering:
                 f"memory without NCCL; give Tuning(gpu_map_peers=0) to use it"
             )
 
-    def _need_mapping(self) -> None:
+    def _need_mapping(self, rank: int) -> None:
         side = self._request.side
-        if not side.is_mapped:
+        if rank != self._plan.rank and not side.reaches(rank):
             raise UnsupportedError(
                 f"plan {self._plan.name!r} touches memory of peers, which is not mapped, because "
                 f"{side.wire_reason}; let it send and receive"
@@ -346,38 +366,3 @@ class _Lowering:
                 f"plan {self._plan.name!r} wants {end} bytes of staging; Tuning.gpu_window_bytes "
                 f"is {self._request.side.endpoint.window_bytes}"
             )
-
-
-def _streams_of(plan: Plan) -> list[int]:
-    """Give each lane's stream: those that use the wire share the caller's."""
-    lanes = plan.fragment.lanes
-    wires = [_uses_wire(lane.loops) for lane in lanes]
-    streams = []
-    following = 1 if any(wires) else 0
-    for wire in wires:
-        streams.append(_CALLERS if wire else following)
-        following += not wire
-    if following > MAX_STREAMS:
-        raise UnsupportedError(
-            f"plan {plan.name!r} has {len(lanes)} lanes; on GPUs at most {MAX_STREAMS} streams "
-            f"work for one operation"
-        )
-    return streams
-
-
-def _uses_wire(loops: Sequence[Loop]) -> bool:
-    return any(isinstance(step, Send | Receive | Native) for loop in loops for step in loop.steps)
-
-
-def _grouped(steps: Sequence[Step]) -> Iterator[tuple[list[Step], bool]]:
-    """Give what moves as one, and whether it is the last of an iteration."""
-    batches: list[list[Step]] = []
-    for step in steps:
-        last = batches[-1][-1] if batches else None
-        group = step.group if isinstance(step, Send | Receive) else 0
-        if group and isinstance(last, Send | Receive) and last.group == group:
-            batches[-1].append(step)
-        else:
-            batches.append([step])
-    for number, batch in enumerate(batches, 1):
-        yield batch, number == len(batches)

@@ -118,11 +118,11 @@ def _refuse_sharing(side: DeviceSide, version: int) -> str:
     """Say which ranks have one GPU, which NCCL would refuse; nothing if none have."""
     if version >= _FIRST_TO_SHARE and os.environ.get(_SHARING) == "1":
         return ""
-    for rank, bus in enumerate(side.buses):
-        other = side.buses.index(bus)
+    for rank, gpu in enumerate(side.buses):
+        other = side.buses.index(gpu)
         if other != rank:
             return (
-                f"NCCL takes one rank a GPU; ranks {other} and {rank} have GPU {bus}. Give each a "
-                f"GPU of its own, or use NCCL 2.30 or later with {_SHARING}=1"
+                f"NCCL takes one rank a GPU; ranks {other} and {rank} have GPU {gpu[1]}. Give each "
+                f"a GPU of its own, or use NCCL 2.30 or later with {_SHARING}=1"
             )
     return ""

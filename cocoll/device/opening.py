@@ -7,6 +7,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from cocoll.algorithms.hierarchy import make_hierarchy
 from cocoll.cuda.binding import MAX_BLOCKS, MAX_RANKS, Device, Endpoint
 from cocoll.cuda.toolkit import Toolkit, open_library
 from cocoll.device.agreement import agree, compare
@@ -18,6 +19,7 @@ from cocoll.errors import CudaError, UnsupportedError, UsageError
 from cocoll.kernels.grid_loader import GridLoader
 
 if TYPE_CHECKING:
+    from cocoll.algorithms.hierarchy import Hierarchy
     from cocoll.communicator import Communicator
 
 __all__ = ["open_device"]
@@ -31,18 +33,20 @@ def open_device(
     Parameters
     ----------
     comm : Communicator
-        Of ranks that share a host.
+        Whose.
     toolkit : Toolkit
         The libraries below.
     ordinal : int, optional
         This rank's GPU.
     array : object, optional
-        An array whose GPU it is where `ordinal` does not say. Default: rank modulo their number.
+        An array whose GPU it is where `ordinal` does not say. Default: the rank's place on its host
+        modulo their number.
 
     Returns
     -------
     DeviceSide
-        With all peers' memory mapped or, where a GPU cannot reach another one's, with NCCL.
+        With the memory of all ranks of the host mapped or, where a GPU cannot reach another one's,
+        with NCCL; over several hosts with both.
 
     Raises
     ------
@@ -61,7 +65,7 @@ def open_device(
         if ordinal is None and array is not None:
             ordinal = library.device_of(describe_device_array(array, "x", -1).address)
         if ordinal is None or ordinal < 0:
-            ordinal = comm.rank % library.device_count()
+            ordinal = _same_host(comm, comm.rank).index(comm.rank) % library.device_count()
         device = Device(library, ordinal)
         facts = {
             "bus": device.bus,
@@ -80,11 +84,21 @@ def open_device(
     )
     reason = "Tuning.gpu_map_peers is 0"
     if comm.tuning.gpu_map_peers:
-        reason = _map_peers(comm, endpoint, everyone) or probe_peers(comm, endpoint, loader)
-    side = DeviceSide(comm, endpoint, loader, reason, [theirs["bus"] for theirs in everyone])
+        reason = _map_peers(comm, endpoint, everyone) or probe_peers(
+            comm, endpoint, loader, _same_host(comm, comm.rank)
+        )
+    hierarchy: Hierarchy | None = None
+    buses = [(0, theirs["bus"]) for theirs in everyone]
+    if comm.hosts is not None:
+        buses = [(host, bus) for host, (_, bus) in zip(comm.hosts, buses, strict=True)]
     if reason:
         # Nobody may use the memory of a peer that was mapped before another one could not be.
         endpoint.detach()
+    elif comm.hosts is not None:
+        hierarchy = make_hierarchy(comm.topology)
+        reason = f"the ranks are on {hierarchy.host_count} hosts"
+    side = DeviceSide(comm, endpoint, loader, reason, buses, hierarchy)
+    if reason:
         try:
             open_wire(comm, side, toolkit)
         except UnsupportedError:
@@ -100,7 +114,10 @@ def open_device(
 
 def _make_endpoint(comm: Communicator, device: Device, everyone: list[dict[str, Any]]) -> Endpoint:
     # All blocks of all ranks of a GPU must be resident at once: they wait for each other.
-    sharing = [sum(theirs["bus"] == other["bus"] for other in everyone) for theirs in everyone]
+    sharing = [
+        sum(theirs["bus"] == everyone[other]["bus"] for other in _same_host(comm, rank))
+        for rank, theirs in enumerate(everyone)
+    ]
     blocks = min(
         max(1, theirs["blocks"] // ranks) for theirs, ranks in zip(everyone, sharing, strict=True)
     )
@@ -125,15 +142,21 @@ def _make_endpoint(comm: Communicator, device: Device, everyone: list[dict[str, 
     return endpoint
 
 
+def _same_host(comm: Communicator, rank: int) -> list[int]:
+    """Give the ranks of a rank's host, itself among them."""
+    hosts = comm.hosts or (0,) * comm.world_size
+    return [peer for peer in range(comm.world_size) if hosts[peer] == hosts[rank]]
+
+
 def _map_peers(comm: Communicator, endpoint: Endpoint, everyone: list[dict[str, Any]]) -> str:
-    """Map the memory of all peers; gives why it cannot be done, the same on all ranks."""
+    """Map the memory of the host's ranks; gives why it cannot be done, the same on all ranks."""
     device = endpoint.device
     tickets = agree(comm, endpoint.ticket(), "")
     problem = ""
-    for peer, theirs in enumerate(everyone):
+    for peer in _same_host(comm, comm.rank):
         if peer != comm.rank and not problem:
             try:
-                problem = _reach(device, theirs)
+                problem = _reach(device, everyone[peer])
                 if not problem:
                     endpoint.attach(peer, tickets[peer])
             except CudaError as error:

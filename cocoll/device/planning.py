@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cocoll.algorithms import flat, native, one_shot, two_shot, wire_two_shot
+from cocoll.algorithms import flat, native, one_shot, two_shot
 from cocoll.cuda.binding import Operation
+from cocoll.device.hosts import INTEGERS, choose_for_hosts, wire_two_shot_plan
 from cocoll.device.launches import add_copy, sign
 from cocoll.device.lowering import lower_plan
 from cocoll.device.mapped import (
@@ -15,25 +16,18 @@ from cocoll.device.mapped import (
     owners_chunk_elements,
     shared_chunk_elements,
 )
-from cocoll.dtypes import DType
 from cocoll.failure import Kind, Option
-from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan
 
 if TYPE_CHECKING:
     from cocoll.device.request import Request
+    from cocoll.plan.ir import Plan
 
 __all__ = ["make_operation"]
 
-# A chunk is worth its two groups of messages from here on; there are some of them even so.
-_LEAST_CHUNK_BYTES = 256 << 10
-_CHUNKS = 8
-_SLOTS = 2
-_LINE_BYTES = 128
 # Integers are averaged exactly, and the least and the greatest of floats propagate NaN: NCCL's
 # own reductions do neither.
 _NATIVE_FLOAT_OPS = ("sum", "prod", "avg")
 _NATIVE_INTEGER_OPS = ("sum", "prod", "min", "max")
-_INTEGERS = (DType.UINT8, DType.INT32, DType.INT64)
 
 
 def make_operation(request: Request) -> tuple[Operation, Plan]:
@@ -50,9 +44,12 @@ def make_operation(request: Request) -> tuple[Operation, Plan]:
         The steps, and what they mean.
     """
     side = request.side
-    plan = _choose_wire(request) if not side.is_mapped else _choose_mapped(request)
+    if side.hierarchy is not None:
+        plan = choose_for_hosts(request, is_native=_is_native(request))
+    else:
+        plan = _choose_mapped(request) if side.is_mapped else _choose_wire(request)
     # Kernels work on symmetric arrays where they lie: at one place on all ranks.
-    places = request.places() if plan.mapped_sources else ()
+    places = request.places() if plan.mapped_sources or plan.mapped_results else ()
     facts = (
         int(request.kind),
         request.spec.name(),
@@ -65,7 +62,7 @@ def make_operation(request: Request) -> tuple[Operation, Plan]:
     )
     operation = Operation(side.endpoint, sign(*facts))
     if not add_composite(plan, request, operation):
-        lower_plan(plan, request, operation)
+        lower_plan(plan, request, operation, in_turn=plan.hosts is not None)
         if Option.ZERO_GRAD in request.options:
             add_copy(side, operation, request.source.address, 0, request.source.nbytes)
     return operation, plan
@@ -135,37 +132,16 @@ def _choose_wire(request: Request) -> Plan:
         return native.plan_allgather_native(rank, world_size, itemsize)
     if _is_native(request):
         return native.plan_allreduce_native(rank, world_size, itemsize)
-    chunk = _wire_chunk_elements(request)
-    if request.scattered:
-        return wire_two_shot.plan_reduce_scatter_wire(
-            rank,
-            world_size,
-            request.reduced,
-            chunk_elements=chunk,
-            slots=_SLOTS,
-            alignment_elements=request.alignment_elements,
-        )
-    return wire_two_shot.plan_allreduce_wire(
-        rank, world_size, request.reduced, chunk_elements=chunk, slots=_SLOTS
-    )
+    return wire_two_shot_plan(request)
 
 
 def _is_native(request: Request) -> bool:
     """Say whether NCCL's own all-reduce serves: it means the same, and is worth it."""
     dtype, least = request.source.dtype, request.comm.tuning.gpu_native_bytes
-    ops = _NATIVE_INTEGER_OPS if dtype in _INTEGERS else _NATIVE_FLOAT_OPS
+    ops = _NATIVE_INTEGER_OPS if dtype in INTEGERS else _NATIVE_FLOAT_OPS
     return (
         request.kind is Kind.ALLREDUCE
         and request.comm.world_size > 1
         and request.spec.op in ops
         and 0 < least <= request.count * dtype.itemsize_bytes
     )
-
-
-def _wire_chunk_elements(request: Request) -> int:
-    itemsize = request.source.dtype.itemsize_bytes
-    peers = max(1, request.comm.world_size - 1)
-    room = request.side.endpoint.window_bytes // (peers * _SLOTS) // _LINE_BYTES * _LINE_BYTES
-    wanted = max(_LEAST_CHUNK_BYTES, request.block * itemsize // _CHUNKS)
-    unit = SHARD_ALIGNMENT_ELEMENTS
-    return max(unit, min(room, wanted) // itemsize // unit * unit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cocoll.cuda.binding import DeviceStream, Kernels, Operation
@@ -20,8 +21,10 @@ __all__ = ["probe_peers"]
 _PROBE_BYTES = 64
 
 
-def probe_peers(comm: Communicator, endpoint: Endpoint, loader: GridLoader) -> str:
-    """Write into the window of every peer, and read back what was written. Collective.
+def probe_peers(
+    comm: Communicator, endpoint: Endpoint, loader: GridLoader, mapped: Sequence[int]
+) -> str:
+    """Write into the window of every neighbour, and read back what was written. Collective.
 
     Mappings have been seen that say yes to everything and give other bytes back (IOMMUs). A kernel
     stores and loads, as operations do; where none can be compiled yet, the copy engine does.
@@ -29,9 +32,11 @@ def probe_peers(comm: Communicator, endpoint: Endpoint, loader: GridLoader) -> s
     Parameters
     ----------
     comm, endpoint : Communicator, Endpoint
-        Whose; all peers attached.
+        Whose; the neighbours attached.
     loader : GridLoader
         Of kernels.
+    mapped : sequence of int
+        The ranks whose memory is mapped, this one among them.
 
     Returns
     -------
@@ -43,7 +48,7 @@ def probe_peers(comm: Communicator, endpoint: Endpoint, loader: GridLoader) -> s
     rank, world_size, device = comm.rank, comm.world_size, endpoint.device
     stream = DeviceStream(device)
     # The windows hold what each rank wrote, then what each rank read back, then the rank's own.
-    windows = [endpoint.window(peer) for peer in range(world_size)]
+    windows = {peer: endpoint.window(peer) for peer in mapped}
     own = windows[rank] + 2 * world_size * _PROBE_BYTES
     pattern = np.full(_PROBE_BYTES, rank + 1, np.uint8)
     function: int | None = None
@@ -76,19 +81,19 @@ def probe_peers(comm: Communicator, endpoint: Endpoint, loader: GridLoader) -> s
     if not problem:
         device.copy(own, pattern.ctypes.data, _PROBE_BYTES, stream.handle)
         stream.synchronize()
-        problem = copy([(window + rank * _PROBE_BYTES, own) for window in windows])
+        problem = copy([(window + rank * _PROBE_BYTES, own) for window in windows.values()])
     agree(comm, b"", problem)
     back = windows[rank] + world_size * _PROBE_BYTES
     problem = copy(
         [
             (back + peer * _PROBE_BYTES, window + rank * _PROBE_BYTES)
-            for peer, window in enumerate(windows)
+            for peer, window in windows.items()
         ]
     )
     found = np.zeros((2, world_size, _PROBE_BYTES), np.uint8)
     device.copy(found.ctypes.data, windows[rank], found.nbytes, stream.handle)
     stream.synchronize()
-    for peer in range(world_size):
+    for peer in mapped:
         if not (found[0][peer] == peer + 1).all():
             problem = f"what rank {peer} writes into the GPU memory of rank {rank} does not arrive"
         elif not (found[1][peer] == rank + 1).all():

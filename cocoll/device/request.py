@@ -90,6 +90,10 @@ class Request:
 
         A result of which every rank keeps its own block is this rank's alone.
         """
+        if self.kind is Kind.ALLGATHER and self.side.hierarchy is not None:
+            # Over several hosts what comes from elsewhere is stored into the neighbours' results.
+            place = self.side.place_of(self.results[0].address, self.results[0].nbytes)
+            return [] if place is None else [place]
         arrays = [self.source]
         if self.kind in (Kind.ALLREDUCE, Kind.ALLREDUCE_FUSED):
             arrays += self.results

@@ -36,6 +36,7 @@ from cocoll.plan.listing import render_plan
 from cocoll.symmetric import Allocation, SymmetricHeap
 
 if TYPE_CHECKING:
+    from cocoll.algorithms.hierarchy import Hierarchy
     from cocoll.communicator import Communicator
     from cocoll.kernels.grid_loader import GridLoader
     from cocoll.plan.ir import Plan
@@ -69,9 +70,9 @@ class Place:
 class _Segment:
     """One range of device memory of every rank, given out by the same rules on all of them."""
 
-    def __init__(self, own: Memory, views: list[Memory], nbytes: int) -> None:
+    def __init__(self, own: Memory, views: dict[int, Memory], nbytes: int) -> None:
         self.own = own
-        # Of all ranks, this one's own among them; none where peers' memory is not mapped.
+        # Of the ranks whose memory is mapped, this one's own among them.
         self.views = views
         self.heap = SymmetricHeap(0, nbytes)
         self.nbytes = nbytes
@@ -115,8 +116,10 @@ class DeviceSide:
         Of kernels.
     wire_reason : str
         Why ranks reach each other over NCCL; empty where they map each other's memory.
-    buses : list of str
-        Where each rank's GPU is plugged in.
+    buses : list of tuple
+        Which GPU each rank has: its host, and where it is plugged in there.
+    hierarchy : Hierarchy, optional
+        Of ranks on several hosts, if those of a host map each other's memory.
     """
 
     def __init__(
@@ -125,11 +128,13 @@ class DeviceSide:
         endpoint: Endpoint,
         loader: GridLoader,
         wire_reason: str,
-        buses: list[str],
+        buses: list[tuple[int, str]],
+        hierarchy: Hierarchy | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.wire_reason = wire_reason
         self.buses = buses
+        self.hierarchy = hierarchy
         self._loader = loader
         self._segment_bytes = comm.tuning.gpu_segment_bytes
         self._segments: list[_Segment] = []
@@ -150,13 +155,27 @@ class DeviceSide:
 
     @property
     def is_mapped(self) -> bool:
-        """Whether kernels here reach the memory of all peers."""
+        """Whether kernels here reach the memory of all ranks."""
         return not self.wire_reason
+
+    def reaches(self, peer: int) -> bool:
+        """Say whether kernels here reach the memory of a rank."""
+        if self.hierarchy is None:
+            return self.is_mapped or peer == self.endpoint.rank
+        return self.hierarchy.hosts[peer] == self.hierarchy.hosts[self.endpoint.rank]
+
+    @property
+    def neighbours(self) -> list[int]:
+        """The other ranks whose memory kernels here reach."""
+        rank, world_size = self.endpoint.rank, self.endpoint.world_size
+        return [peer for peer in range(world_size) if peer != rank and self.reaches(peer)]
 
     def explain(self, plan: Plan) -> str:
         """Say what a plan does and over what, for people."""
         nccl = self.endpoint.nccl
-        if self.wire_reason:
+        if self.hierarchy is not None and plan.hosts is not None:
+            over = f"over NCCL between hosts and mapped memory inside them: {self.wire_reason}"
+        elif self.wire_reason:
             over = f"over NCCL, because {self.wire_reason}"
         elif plan.name == "native":
             over = "over NCCL, which is better at it than kernels over mapped memory"
@@ -212,16 +231,16 @@ class DeviceSide:
             own = Memory.create(self.device, nbytes)
         except CudaError as error:
             problem = str(error)
-        ticket = own.expose() if own and self.is_mapped else b""
+        neighbours = self.neighbours
+        ticket = own.expose() if own and neighbours else b""
         tickets = agree(comm, ticket, problem)
         if own is None:
             raise UsageError(problem)
-        views: list[Memory] = []
-        if self.is_mapped:
+        views = {comm.rank: own}
+        if not self.wire_reason or self.hierarchy is not None:
             try:
-                for peer, theirs in enumerate(tickets):
-                    mine = own if peer == comm.rank else None
-                    views.append(mine or Memory.attach(self.device, theirs, nbytes))
+                for peer in neighbours:
+                    views[peer] = Memory.attach(self.device, tickets[peer], nbytes)
             except CudaError as error:
                 problem = str(error)
             agree(comm, b"", problem)
@@ -244,7 +263,7 @@ class DeviceSide:
 
     def place_of(self, address: int, nbytes: int) -> Place | None:
         """Say where in memory that peers map an array lies, None if it does not."""
-        if not self.is_mapped:
+        if not self.is_mapped and self.hierarchy is None:
             return None
         for index, segment in enumerate(self._segments):
             offset = address - segment.own.address
@@ -253,8 +272,12 @@ class DeviceSide:
         return None
 
     def addresses(self, place: Place) -> list[int]:
-        """Give where a place lies of every rank."""
-        return [view.address + place.offset_bytes for view in self._segments[place.segment].views]
+        """Give where a place lies of every rank; 0 for those that are not mapped."""
+        views = self._segments[place.segment].views
+        return [
+            views[peer].address + place.offset_bytes if peer in views else 0
+            for peer in range(self.endpoint.world_size)
+        ]
 
     # --- Kernels. ---
 
@@ -329,7 +352,7 @@ class DeviceSide:
         self.endpoint.end_watch()
         self.endpoint.detach()
         for segment in self._segments:
-            for view in segment.views:
+            for view in segment.views.values():
                 if view is not segment.own:
                     view.close()
         leave()

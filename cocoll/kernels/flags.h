@@ -179,7 +179,12 @@ COCOLL_INLINE bool is_poisoned(const cocoll_grid_call& call, const Place& place)
   return place.any(place.thread == 0 && acquire_load(call.poisoned) != 0);
 }
 
-// Meets block `place.block` of every peer; every thread of the block calls it. False, on all
+// Whether a peer's memory is mapped: those on other hosts are reached over a wire.
+COCOLL_INLINE bool is_met(const cocoll_grid_call& call, int peer) {
+  return peer != call.rank && call.flags_of[peer] != nullptr;
+}
+
+// Meets block `place.block` of every peer that is mapped; every thread of the block calls it. False, on all
 // threads, if the operation cannot go on: the kernel then ends at once, and this rank raises no
 // flag again.
 COCOLL_INLINE bool meet(const cocoll_grid_call& call, const Place& place) {
@@ -193,10 +198,11 @@ COCOLL_INLINE bool meet(const cocoll_grid_call& call, const Place& place) {
   }
   bool failed = false;
   for (int peer = place.thread; peer < call.world_size; peer += place.threads) {
-    if (peer != call.rank) release_store(&call.flags_of[peer][place.block].flags[call.rank], flag);
+    if (!is_met(call, peer)) continue;
+    release_store(&call.flags_of[peer][place.block].flags[call.rank], flag);
   }
   for (int peer = place.thread; peer < call.world_size; peer += place.threads) {
-    if (peer != call.rank && !greet(call, place, peer, flag)) failed = true;
+    if (is_met(call, peer) && !greet(call, place, peer, flag)) failed = true;
   }
   // Before the barrier: every thread reads it when it comes to the next meeting.
   if (place.thread == 0) *counter = epoch;

@@ -51,7 +51,7 @@ COCOLL_INLINE void reduce_part(const cocoll_grid_call& call, int64_t offset_byte
   const int64_t place_bytes = offset_bytes + part.index * static_cast<int64_t>(sizeof(T));
   if (!part.whole) {
     // The last elements, or arrays that are not aligned: rank by rank, with little code.
-    COCOLL_NO_UNROLL for (int rank = 0; rank < call.world_size; ++rank) {
+    COCOLL_NO_UNROLL for (int rank = 0; rank < call.source_count; ++rank) {
       const Pack<T, kElements> pack =
           load_part<T, kElements>(source_of<T>(call, rank, place_bytes), part);
       COCOLL_UNROLL for (int i = 0; i < kElements; ++i) {
@@ -68,13 +68,13 @@ COCOLL_INLINE void reduce_part(const cocoll_grid_call& call, int64_t offset_byte
     Pack<T, kElements> packs[kBatch];
     COCOLL_UNROLL for (int i = 0; i < kBatch; ++i) {
       const int rank = first + i;
-      if (rank < call.world_size) {
+      if (rank < call.source_count) {
         packs[i] = load_pack<T, kElements>(source_of<T>(call, rank, place_bytes));
       }
     }
     COCOLL_UNROLL for (int i = 0; i < kBatch; ++i) {
       const int rank = first + i;
-      if (rank >= call.world_size) continue;
+      if (rank >= call.source_count) continue;
       COCOLL_UNROLL for (int e = 0; e < kElements; ++e) {
         const typename R::State loaded = R::load(packs[i].values[e]);
         state[e] = rank == 0 ? loaded : R::combine(state[e], loaded);
@@ -88,7 +88,7 @@ template <class T, int kElements>
 COCOLL_INLINE void zero_part(const cocoll_grid_call& call, const Part& part) {
   Pack<T, kElements> zeros;
   COCOLL_UNROLL for (int i = 0; i < kElements; ++i) zeros.values[i] = T{};
-  COCOLL_NO_UNROLL for (int rank = 0; rank < call.world_size; ++rank) {
+  COCOLL_NO_UNROLL for (int rank = 0; rank < call.source_count; ++rank) {
     store_part(source_of<T>(call, rank, 0) + part.index, part, zeros);
   }
 }
@@ -192,12 +192,20 @@ COCOLL_INLINE void copy_grid(const cocoll_grid_call& call, const Place& place) {
   });
 }
 
-// Compares what the ranks have said of their operations over a wire: the words at `own_source`.
+// Compares what the ranks have said of their operations over a wire: the words at `own_source`,
+// which are zero before they have come. A neighbour that has found a difference poisons this rank,
+// which may know as well.
 COCOLL_INLINE void compare_grid(const cocoll_grid_call& call, const Place& place) {
-  if (is_poisoned(call, place) || place.block != 0 || place.thread != 0) return;
-  const uint32_t* said = static_cast<const uint32_t*>(call.own_source);
-  for (int rank = 0; rank < call.world_size; ++rank) {
-    if (said[rank] == call.signature) continue;
+  const bool poisoned = is_poisoned(call, place);
+  if (place.block != 0 || place.thread != 0) return;
+  uint32_t* words = static_cast<uint32_t*>(const_cast<void*>(call.own_source));
+  uint32_t said[COCOLL_GRID_MAX_RANKS];
+  COCOLL_NO_UNROLL for (int rank = 0; rank < call.world_size; ++rank) {
+    said[rank] = words[rank];
+    words[rank] = 0;
+  }
+  COCOLL_NO_UNROLL for (int rank = 0; rank < call.world_size; ++rank) {
+    if (said[rank] == call.signature || (poisoned && said[rank] == 0)) continue;
     const uint64_t wanted = static_cast<uint64_t>(call.signature) << 32;
     give_up(call, 0, COCOLL_GRID_MISMATCH, rank, wanted, static_cast<uint64_t>(said[rank]) << 32);
     return;

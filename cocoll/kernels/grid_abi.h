@@ -48,7 +48,7 @@ typedef struct cocoll_grid_counters {
 
 // What plans signal and wait for on one rank: [flag][peer]. `raised` is written by the peers, the
 // rest is the rank's own.
-enum { COCOLL_GRID_SIGNALS = 4 };
+enum { COCOLL_GRID_SIGNALS = 6 };
 typedef struct cocoll_grid_signals {
   uint32_t raised[COCOLL_GRID_SIGNALS][COCOLL_GRID_MAX_RANKS];
   uint32_t signalled[COCOLL_GRID_SIGNALS][COCOLL_GRID_MAX_RANKS];
@@ -85,16 +85,18 @@ typedef struct cocoll_grid_call {
   uint32_t signature;         // of all that ranks must agree on
   int32_t block_limit;        // how many blocks the largest grid has
   int32_t destination_count;  // of each result
+  int32_t source_count;       // of a part of a plan, not always one of each rank
   int64_t begin, end;         // the logical elements that this rank reduces
   // Of one half of a rank's staging; low latency: of what one rank pushes to another.
   int64_t staging_bytes;
   uint64_t limit_nanoseconds;                          // how long a wait may take
-  cocoll_grid_flags* flags_of[COCOLL_GRID_MAX_RANKS];  // [rank] -> [block], peers' mapped
+  // [rank] -> [block]; null where a rank's memory is not mapped: it is not met.
+  cocoll_grid_flags* flags_of[COCOLL_GRID_MAX_RANKS];
   uint32_t* poisoned;                                  // this rank's word; peers write it too
   uint32_t* poison_of[COCOLL_GRID_MAX_RANKS];
   cocoll_grid_counters* counters;  // [block]
   cocoll_grid_failure* failure;
-  // In rank order; element 0 of the logical vector. One-shot: where the ranks stage, first half;
+  // In the order of the sum; element 0 of the logical vector. One-shot: where the ranks stage, first half;
   // low latency: where they receive, first half, what rank 0 pushes.
   void* sources[COCOLL_GRID_MAX_RANKS];
   const void* own_source;  // one-shot, low latency: what this rank stages or pushes

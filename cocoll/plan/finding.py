@@ -23,7 +23,7 @@ __all__ = ["Plans", "check_witnesses", "find_roles", "plan_getter"]
 Plans: TypeAlias = Sequence[Plan] | Mapping[int, Plan] | Callable[[int], Plan]
 
 # Up to so many ranks all are simulated, for then everything can be seen.
-_SEPARATE_RANKS = 64
+_SEPARATE_RANKS = 32
 # Up to so many, classes are worked out from the plans of all ranks where no symmetry fits.
 _REFINED_RANKS = 512
 
@@ -116,7 +116,7 @@ def find_roles(plans: Plans, topology: Topology, count: int) -> Roles:
     Returns
     -------
     Roles
-        Separate ones up to 64 ranks. Above, the symmetry of hosts, and of ranks within them, that
+        Separate ones up to 32 ranks. Above, the symmetry of hosts, and of ranks within them, that
         leaves the fewest classes of those that fit. Where none does, classes by refinement up to
         512 ranks, and separate roles above.
     """

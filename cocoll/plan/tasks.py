@@ -7,6 +7,7 @@ kept as loops, so that a million iterations take no more room than one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from textwrap import shorten
 from typing import TYPE_CHECKING, NamedTuple
 
 from cocoll.errors import SimulationError
@@ -45,6 +46,8 @@ __all__ = [
     "TaskLoop",
     "resolve_plan",
 ]
+
+_TEXT_CHARACTERS = 200
 
 SIGNAL, WAIT, WIRE, COMPUTE, NATIVE = range(5)
 
@@ -123,9 +126,12 @@ class Task:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Each step in one line."""
+        """Each step in one line that is not too long: a reduce may have hundreds of sources."""
         if not self._texts:
-            self._texts = tuple(map(describe_step, self.steps))
+            self._texts = tuple(
+                shorten(describe_step(step), _TEXT_CHARACTERS, placeholder=" ...")
+                for step in self.steps
+            )
         return self._texts
 
     def elements(self, block: int, iteration: int) -> int:

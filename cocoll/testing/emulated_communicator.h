@@ -48,6 +48,9 @@ inline char* memory_at(DevicePointer pointer) { return reinterpret_cast<char*>(p
 
 typedef std::vector<Call> Calls;
 
+// What each rank was asked to send to each other one, by all communicators of this process.
+inline std::atomic<uint64_t> sent_bytes[kMostRanks][kMostRanks];
+
 class Communicator {
  public:
   Communicator(std::shared_ptr<Region> region, int rank, int world_size, bool is_blocking)
@@ -139,6 +142,7 @@ class Communicator {
     const size_t bytes = call.bytes();
     std::vector<char> scratch;
     if (call.kind == Kind::kSend) {
+      sent_bytes[rank][call.peer] += bytes;
       pump->send(kPointToPoint, call.peer, memory_at(call.from), bytes, 0);
       return scratch;
     }
@@ -157,6 +161,7 @@ class Communicator {
       if (call.kind == Kind::kAllGather) to += place;
       const bool is_broadcast = call.kind == Kind::kBroadcast;
       if (!is_broadcast || call.peer == rank) {
+        sent_bytes[rank][peer] += bytes;
         pump->send(kCollective, peer, from, bytes, call.signature());
       }
       if (!is_broadcast || call.peer == peer) {

@@ -10,8 +10,9 @@
 // Environment: COCOLL_EMULATED_SEED, COCOLL_EMULATED_DEVICES (default 1; 0 is a machine without a
 // GPU), COCOLL_EMULATED_DRIVER_VERSION (default 13000), COCOLL_EMULATED_THREADS (of a block,
 // default 1; a kernel must not depend on it), COCOLL_EMULATED_PEER_ACCESS (default 1; 0 keeps GPUs
-// from each other's memory), COCOLL_EMULATED_LOST_WRITES (default 0; 1 lets processes map memory of
-// others that their writes never reach). NCCL has more: emulated_nccl.cpp.
+// from each other's memory), COCOLL_EMULATED_HOSTS (the host of each device, as "0,0,1"; default: one
+// host), COCOLL_EMULATED_LOST_WRITES (default 0; 1 lets processes map memory of others that their
+// writes never reach). NCCL has more: emulated_nccl.cpp.
 
 #include "cocoll/testing/emulated_device.h"
 
@@ -125,7 +126,34 @@ Range find_range(DevicePointer pointer) {
 }
 
 bool can_access(int device, int peer) {
-  return device == peer || setting("COCOLL_EMULATED_PEER_ACCESS", 1) != 0;
+  return device == peer || (setting("COCOLL_EMULATED_PEER_ACCESS", 1) != 0 &&
+                            emulated_host(device) == emulated_host(peer));
+}
+
+// Whether memory is a device's of another host, which cannot be reached. Of arrays of a vector a
+// kernel is given where element 0 would lie, and they begin with element `begin`: then it is foreign
+// if it is for some size of elements, and this host's for none.
+bool is_foreign(const void* pointer, int64_t begin = 0) {
+  if (pointer == nullptr || getenv("COCOLL_EMULATED_HOSTS") == nullptr) return false;
+  bool found = false;
+  for (int64_t itemsize = 1; itemsize <= 8; itemsize *= 2) {
+    const Range range =
+        find_range(reinterpret_cast<DevicePointer>(pointer) + static_cast<size_t>(begin * itemsize));
+    if (range.bytes == 0) continue;
+    if (emulated_host(range.device) == emulated_host(current_device())) return false;
+    found = true;
+  }
+  return found;
+}
+
+bool touches_foreign(const cocoll_grid_call& call) {
+  bool found = is_foreign(call.own_source);
+  for (int rank = 0; rank < COCOLL_GRID_MAX_RANKS; ++rank) {
+    found |= is_foreign(call.flags_of[rank]) || is_foreign(call.poison_of[rank]) ||
+             is_foreign(call.sources[rank], call.begin);
+    for (const auto& places : call.destinations) found |= is_foreign(places[rank], call.begin);
+  }
+  return found;
 }
 
 // ---- kernels -----------------------------------------------------------------------------------
@@ -212,6 +240,15 @@ Result fault(const std::string& what, Result result) {
 
 int current_device() { return device_of(current_context); }
 
+int emulated_host(int device) {
+  const char* text = getenv("COCOLL_EMULATED_HOSTS");
+  for (; text != nullptr && device > 0; --device) {
+    text = strchr(text, ',');
+    if (text != nullptr) ++text;
+  }
+  return text == nullptr ? 0 : atoi(text);
+}
+
 bool is_device_memory(DevicePointer pointer, size_t bytes) {
   const Range range = find_range(pointer);
   return range.bytes != 0 && bytes <= range.bytes - (pointer - range.base);
@@ -227,6 +264,13 @@ extern "C" int emulated_fault_count() {
 }
 
 extern "C" const char* emulated_faults() { return fault_text.c_str(); }
+
+// Of a fault that a test has planted.
+extern "C" void emulated_forget_faults() {
+  const std::lock_guard<std::mutex> lock(fault_mutex);
+  fault_count = 0;
+  fault_text.clear();
+}
 
 extern "C" int emulated_allocation_count() {
   const std::lock_guard<std::mutex> lock(memory().mutex);
@@ -401,6 +445,7 @@ Result cuMemHostGetDevicePointer_v2(DevicePointer* pointer, void* host, unsigned
 
 Result cuMemsetD8Async(DevicePointer pointer, unsigned char value, size_t bytes,
                        cuda::Stream stream) {
+  if (is_foreign(reinterpret_cast<void*>(pointer))) return fault("a store into another host's GPU");
   return submit(stream, [=] { memset(reinterpret_cast<void*>(pointer), value, bytes); });
 }
 
@@ -410,6 +455,9 @@ Result cuMemsetD32Async(DevicePointer pointer, unsigned value, size_t words, cud
 }
 
 Result cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes, cuda::Stream stream) {
+  if (is_foreign(reinterpret_cast<void*>(to)) || is_foreign(reinterpret_cast<void*>(from))) {
+    return fault("a copy between GPUs of two hosts");
+  }
   return submit(stream, [=] {
     memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes);
   });
@@ -527,6 +575,7 @@ Result cuLaunchKernel(cuda::Function function, unsigned grid_x, unsigned grid_y,
   const GridKernel kernel = reinterpret_cast<GridKernel>(function);
   const auto call = std::make_shared<const cocoll_grid_call>(
       *static_cast<const cocoll_grid_call*>(parameters[0]));
+  if (touches_foreign(*call)) return fault("a kernel was given memory of another host's GPU");
   return submit(stream, [=] { run_grid(kernel, *call, static_cast<int>(grid_x)); });
 }
 

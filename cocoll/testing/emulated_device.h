@@ -39,6 +39,9 @@ bool capture_forbids(const char* call);
 // That of the thread's context, or -1.
 int current_device();
 
+// The host that a device is on.
+int emulated_host(int device);
+
 // Whether all of it lies in one allocation, or in one mapping of a peer's.
 bool is_device_memory(DevicePointer pointer, size_t bytes);
 

@@ -282,9 +282,10 @@ NcclResult await(const Condition& condition, const std::atomic<bool>& aborted,
   return kNcclSuccess;
 }
 
-uint64_t host() {
+uint64_t host_of(int device) {
   const char* name = getenv("NCCL_HOSTID");
-  return std::hash<std::string>()(name == nullptr ? "" : name);
+  const std::string process = name == nullptr ? "" : name;
+  return std::hash<std::string>()(process + " " + std::to_string(emulated_host(device)));
 }
 
 bool share_a_gpu(const Meeting& meeting, int world_size) {
@@ -334,7 +335,7 @@ NcclResult join(NcclCommunicator* made, const NcclUniqueId& id, int world_size, 
     return kInvalidArgument;
   }
   communicator->seat().device = device;
-  communicator->seat().host = host();
+  communicator->seat().host = host_of(device);
   ++region->meeting().arrived;
   if (!is_blocking) {
     communicator->begin_job();
@@ -427,6 +428,9 @@ int emulated_nccl_communicator_count() {
   const std::lock_guard<std::mutex> lock(handles().mutex);
   return static_cast<int>(handles().alive.size());
 }
+
+// What one rank has sent to another since this was last asked.
+uint64_t emulated_nccl_take_sent_bytes(int from, int to) { return sent_bytes[from][to].exchange(0); }
 
 // ---- NCCL --------------------------------------------------------------------------------------
 

@@ -95,11 +95,20 @@ class Watch:
     def __init__(self, toolkit: Toolkit) -> None:
         self._library = ctypes.CDLL(toolkit.driver_path)
         self._library.emulated_faults.restype = ctypes.c_char_p
+        self._library.emulated_nccl_take_sent_bytes.restype = ctypes.c_uint64
 
     def faults(self) -> str:
         """Give what went wrong without an error."""
         text: bytes = self._library.emulated_faults()
         return text.decode()
+
+    def forget_faults(self) -> None:
+        """Forget what a test has planted."""
+        self._library.emulated_forget_faults()
+
+    def take_sent_bytes(self, sender: int, receiver: int) -> int:
+        """Give what one rank has sent to another over NCCL since the last time."""
+        return int(self._library.emulated_nccl_take_sent_bytes(sender, receiver))
 
     def allocations(self) -> int:
         """Give how many pieces of memory and communicators of NCCL there are."""

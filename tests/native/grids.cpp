@@ -156,6 +156,7 @@ struct World {
     Rank& own = ranks[static_cast<size_t>(rank)];
     call.rank = rank;
     call.world_size = world_size;
+    call.source_count = world_size;
     call.destination_count = operation.way == kTwoShot ? world_size : 1;
     call.limit_nanoseconds = limit_nanoseconds;
     call.block_limit = kBlocks;
