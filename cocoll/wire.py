@@ -178,8 +178,9 @@ class MpiCarrier:
             messages = PersistentMessages(self._comm, self._places, first_tag)
             return _core.open_messages(messages)
         constants = {
-            "BYTE": MPI._handleof(MPI.BYTE),
-            "COMM": MPI._handleof(self._comm),
+            # An int of MPICH's comes as the unsigned number that has its bits.
+            "BYTE": ctypes.c_ssize_t(MPI._handleof(MPI.BYTE)).value,
+            "COMM": ctypes.c_ssize_t(MPI._handleof(self._comm)).value,
             "ANY_SOURCE": MPI.ANY_SOURCE,
         }
         return _core.open_mpi(functions, constants, self._places, first_tag)

@@ -37,6 +37,8 @@ __all__ = ["Candidate", "Demand", "candidates", "make_hierarchy"]
 _LONGEST_RING = 500
 # Slots of each kind: at least what lets both ends of a step work at once.
 _FEWEST_SLOTS = 4
+# What buffers are rounded up to.
+_LINE_BYTES = 128
 
 
 def candidates(topology: Topology, demand: Demand) -> list[Candidate]:
@@ -92,7 +94,7 @@ class _Chooser:
             yield self._two_shot()
             return
         everywhere = not (demand.spec.is_sharded or demand.spec.zero_source or demand.replicated)
-        if demand.kind == "allreduce" and everywhere and demand.nbytes <= demand.small_bytes:
+        if demand.kind == "allreduce" and everywhere and demand.nbytes <= self._longest_bytes():
             yield self._doubling()
         yield self._reducing(ring=False)
         if ring:
@@ -286,9 +288,16 @@ class _Chooser:
             make,
         )
 
+    def _longest_bytes(self) -> int:
+        """Give what is small enough to be kept in as many buffers as a doubling needs."""
+        room_bytes = self._demand.staging_bytes // recursive_doubling.buffers_needed(
+            self._hierarchy
+        )
+        return min(self._demand.small_bytes, room_bytes // _LINE_BYTES * _LINE_BYTES)
+
     def _doubling(self) -> Candidate:
         demand, hierarchy = self._demand, self._hierarchy
-        longest = demand.small_bytes // self._itemsize
+        longest = self._longest_bytes() // self._itemsize
         steps = (hierarchy.host_count - 1).bit_length()
         leaders = hierarchy.members(0)[0], hierarchy.members(1)[0]
         one = self._costs.busiest_nanoseconds(iter([(*leaders, demand.nbytes)]))

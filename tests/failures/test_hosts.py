@@ -139,9 +139,7 @@ def matrix(short: Sequence[tuple[str, str]]) -> list[object]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("layout", "operation"), matrix([("pairs", "large"), ("singles", "stream"), ("two", "tiny")])
-)
+@pytest.mark.parametrize(("layout", "operation"), matrix([("singles", "stream"), ("two", "tiny")]))
 @pytest.mark.parametrize("act", [give_up, leave_with_an_exception])
 def test_a_rank_that_gives_up(layout: str, operation: str, act: Callable[..., None]) -> None:
     hosts = LAYOUTS[layout]
@@ -157,9 +155,7 @@ def test_a_rank_that_gives_up(layout: str, operation: str, act: Callable[..., No
         assert seconds < TOLD_SECONDS
 
 
-@pytest.mark.parametrize(
-    ("layout", "operation"), matrix([("pairs", "symmetric"), ("uneven", "barrier")])
-)
+@pytest.mark.parametrize(("layout", "operation"), matrix([("uneven", "barrier")]))
 def test_a_rank_that_leaves_others_of_its_host(layout: str, operation: str) -> None:
     hosts = LAYOUTS[layout]
     victim = next((rank for rank, host in enumerate(hosts) if hosts.count(host) > 1), None)
@@ -178,7 +174,7 @@ def test_a_rank_that_leaves_others_of_its_host(layout: str, operation: str) -> N
         assert seconds < TOLD_SECONDS
 
 
-@pytest.mark.parametrize(("layout", "operation"), matrix([("pairs", "large"), ("two", "empty")]))
+@pytest.mark.parametrize(("layout", "operation"), matrix([("pairs", "large")]))
 def test_a_host_that_stops_answering(layout: str, operation: str) -> None:
     hosts = LAYOUTS[layout]
     victim = len(hosts) - 1
@@ -378,7 +374,7 @@ def test_a_child_made_by_fork() -> None:
     assert ends[0].value == [f"{name}: {ForkedProcessError.__name__}" for name in NAMES]
 
 
-@pytest.mark.parametrize("slow_host", [0, 1])
+@pytest.mark.parametrize("slow_host", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_slow_host_costs_the_others_no_time(slow_host: int) -> None:
     """Waiting for another host does not burn the cores."""
     hosts = (0, 1)
@@ -413,7 +409,7 @@ def test_parts_that_span_hosts_beside_parts_that_do_not() -> None:
         assert ended.error is None, ended.error
 
 
-@pytest.mark.parametrize("times", [6, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("times", [2, pytest.param(100, marks=pytest.mark.long)])
 def test_many_communicators(times: int) -> None:
     def body(comm: cocoll.Communicator, network: _core.ThreadNetwork) -> None:
         for turn in range(times):

@@ -41,7 +41,7 @@ LAYOUTS = {
 }
 SIZE = int(os.environ.get("OMPI_COMM_WORLD_SIZE", "1"))
 #: One in so many cases runs each time, on one wire; numbers of ranks are chosen as for the others.
-SHARE = 60
+SHARE = 150
 WIRES = ("direct", "persistent")
 
 pytestmark = pytest.mark.skipif(SIZE not in LAYOUTS, reason="several ranks make several hosts")
@@ -59,7 +59,7 @@ def cases() -> list[object]:
     """Give all cases over both wires, few of them for each run."""
     found = []
     for module in MODULES:
-        for entry in cases_of(module, under_mpi=True):
+        for entry in cases_of(module, under_mpi=True, several_hosts=True):
             number, chosen = divmod(zlib.crc32(f"wires {entry}".encode()), len(WIRES))
             for place, wire in enumerate(WIRES):
                 short = chosen == place and number % SHARE == 0

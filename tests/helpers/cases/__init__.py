@@ -80,11 +80,22 @@ def case(
     return decorate
 
 
-def cases_of(module: types.ModuleType, *, under_mpi: bool = False) -> list[Case]:
+#: Cases whose plans touch the memory of all ranks, which is that of one host.
+OF_ONE_HOST = ("plans_over_symmetric_arrays", "plans_with_scratch", "plans_that_are_refused")
+
+
+def cases_of(
+    module: types.ModuleType, *, under_mpi: bool = False, several_hosts: bool = False
+) -> list[Case]:
     """Give the cases of a module, in the order of their definition."""
     found: list[Case] = []
     for value in vars(module).values():
         if getattr(value, "__module__", None) == module.__name__:
             found += getattr(value, "cases", [])
     assert found, f"{module.__name__} has no cases"
-    return [entry for entry in found if entry.under_mpi or not under_mpi]
+    return [
+        entry
+        for entry in found
+        if (entry.under_mpi or not under_mpi)
+        and not (several_hosts and entry.function.__name__ in OF_ONE_HOST)
+    ]

@@ -50,13 +50,13 @@ def counts_of(operation: Operation, seed: str, number: int) -> list[int]:
     return random.Random(zlib.crc32(seed.encode())).sample(host_counts(operation), number)
 
 
-@pytest.mark.parametrize(("layout", "name"), cases(40))
+@pytest.mark.parametrize(("layout", "name"), cases(100))
 def test_verified(layout: str, name: str) -> None:
     operation = make_host_cases(layout)[name]()
     verify_operation(operation, counts_of(operation, f"{layout} {name}", 2))
 
 
-@pytest.mark.parametrize(("layout", "name"), cases(20))
+@pytest.mark.parametrize(("layout", "name"), cases(60))
 def test_computes_the_right_thing(layout: str, name: str) -> None:
     operation = make_host_cases(layout)[name]()
     (count,) = counts_of(operation, f"run {layout} {name}", 1)
