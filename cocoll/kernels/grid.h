@@ -199,17 +199,18 @@ COCOLL_INLINE void compare_grid(const cocoll_grid_call& call, const Place& place
   const bool poisoned = is_poisoned(call, place);
   if (place.block != 0 || place.thread != 0) return;
   uint32_t* words = static_cast<uint32_t*>(const_cast<void*>(call.own_source));
-  uint32_t said[COCOLL_GRID_MAX_RANKS];
-  COCOLL_NO_UNROLL for (int rank = 0; rank < call.world_size; ++rank) {
-    said[rank] = words[rank];
+  int other = -1;  // who said something else, and what
+  uint32_t said = 0;
+  COCOLL_NO_UNROLL for (int rank = call.world_size - 1; rank >= 0; --rank) {
+    const uint32_t word = words[rank];
     words[rank] = 0;
+    if (word == call.signature || (poisoned && word == 0)) continue;
+    other = rank;
+    said = word;
   }
-  COCOLL_NO_UNROLL for (int rank = 0; rank < call.world_size; ++rank) {
-    if (said[rank] == call.signature || (poisoned && said[rank] == 0)) continue;
-    const uint64_t wanted = static_cast<uint64_t>(call.signature) << 32;
-    give_up(call, 0, COCOLL_GRID_MISMATCH, rank, wanted, static_cast<uint64_t>(said[rank]) << 32);
-    return;
-  }
+  if (other < 0) return;
+  const uint64_t wanted = static_cast<uint64_t>(call.signature) << 32;
+  give_up(call, 0, COCOLL_GRID_MISMATCH, other, wanted, static_cast<uint64_t>(said) << 32);
 }
 
 template <class Pass>

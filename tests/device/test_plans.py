@@ -172,7 +172,7 @@ def test_what_cannot_be_bound(toolkit: Toolkit) -> None:
         out = make_array(comm, (100,), "float32", "ordinary")
         for planner, words in (
             (read_everything, "must be symmetric"),
-            (planner_with(4), "has flag 4; on GPUs there are 4"),
+            (planner_with(6), "has flag 6; on GPUs there are 6"),
             (sends, "without NCCL"),
         ):
             with pytest.raises(UnsupportedError, match=words):

@@ -33,7 +33,7 @@ PLAIN = ReduceSpec(4, (4,))
 
 def marks(hosts: Sequence[int], name: str) -> tuple[pytest.MarkDecorator, ...]:
     usual = hosts == USUAL and name in ("plain", "adam", "state_only", "")
-    return () if usual or (hosts == (0, 1, 2) and name == "plain") else (pytest.mark.long,)
+    return () if usual else (pytest.mark.long,)
 
 
 CASES = [
