@@ -32,6 +32,7 @@ def test_predictions_are_written_one_a_line(
     assert "64 ranks" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     path = tmp_path / "s.png"

@@ -112,6 +112,7 @@ def test_an_empty_timeline_is_not_drawn(tmp_path: Path) -> None:
         plot_timeline(tmp_path / "t.png", [])
 
 
+@pytest.mark.long
 def test_whole_ranks_are_left_out_of_a_picture(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     spans = [

@@ -141,7 +141,7 @@ networks = st.integers(1, 6).flatmap(
 
 
 @given(networks)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_rates_are_max_min_fair(network: tuple[list[int], list[tuple[list[int], int]]]) -> None:
     """A set of rates is max-min fair where every flow has a full port that none uses faster.
 
@@ -174,7 +174,7 @@ def test_rates_are_max_min_fair(network: tuple[list[int], list[tuple[list[int], 
 
 
 @given(networks, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_rates_do_not_depend_on_what_was_before(
     network: tuple[list[int], list[tuple[list[int], int]]], data: st.DataObject
 ) -> None:

@@ -101,8 +101,9 @@ class Reader:
     def plan(self, name: str) -> Plan:
         version, rank, world_size, alignment, lane_count, flags, *_ = self.take(Opcode.HEADER)
         assert version == PACK_VERSION
-        opening = self.loops(-1)
-        lanes = tuple(Lane(str(index), self.loops(index)) for index in range(lane_count))
+        opening, in_flight = self.loops(-1)
+        assert in_flight == 1
+        lanes = tuple(Lane(str(index), *self.loops(index)) for index in range(lane_count))
         assert next(self._records, None) is None
         return Plan(
             rank,
@@ -114,10 +115,10 @@ class Reader:
             mapped_results=bool(flags & 2),
         )
 
-    def loops(self, index: int) -> tuple[Loop, ...]:
-        got, count, *_ = self.take(Opcode.LANE)
+    def loops(self, index: int) -> tuple[tuple[Loop, ...], int]:
+        got, count, in_flight, *_ = self.take(Opcode.LANE)
         assert got == index
-        return tuple(self.loop() for _ in range(count))
+        return tuple(self.loop() for _ in range(count)), in_flight
 
     def loop(self) -> Loop:
         span, begin, end, *_, chunk_elements, records = self.take(Opcode.LOOP)
@@ -146,15 +147,17 @@ class Reader:
                 stores = tuple(tuple(self.view() for _ in range(four)) for _ in range(three))
                 operands = tuple(self.view() for _ in range(five))
                 updated = tuple(index for index in range(64) if record[8] >> index & 1)
-                return Reduce(one, sources, stores, operands, updated, depends), used + views
+                partial = bool(record[6])
+                reduce = Reduce(one, sources, stores, operands, updated, partial, depends)
+                return reduce, used + views
             case Opcode.SIGNAL:
                 return Signal(one, two, depends), used
             case Opcode.WAIT:
                 return Wait(one, two, depends), used
             case Opcode.SEND:
-                return Send(one, two, self.view(), three, depends), used + 1
+                return Send(one, two, self.view(), three, four, depends), used + 1
             case Opcode.RECEIVE:
-                return Receive(one, two, self.view(), three, depends), used + 1
+                return Receive(one, two, self.view(), three, four, depends), used + 1
             case Opcode.CALL:
                 reads = tuple(self.view() for _ in range(three))
                 writes = tuple(self.view() for _ in range(four))
@@ -191,6 +194,7 @@ def reduces(draw: st.DrawFn) -> Reduce:
         draw(st.lists(stores, min_size=1, max_size=3).map(tuple)),
         operands,
         tuple(updated),
+        draw(st.booleans()),
         draw(afters),
     )
 
@@ -200,8 +204,8 @@ steps = st.one_of(
     reduces(),
     st.builds(Signal, small, small, afters),
     st.builds(Wait, small, small, afters),
-    st.builds(Send, blocks, small, views, small, afters),
-    st.builds(Receive, blocks, small, views, small, afters),
+    st.builds(Send, blocks, small, views, small, small, afters),
+    st.builds(Receive, blocks, small, views, small, small, afters),
     st.builds(Call, small, blocks, view_lists, view_lists, afters),
 )
 loops = st.builds(
@@ -213,8 +217,8 @@ loops = st.builds(
     st.one_of(st.none(), small),
 )
 loop_lists = st.lists(loops, max_size=2).map(tuple)
-lanes = st.lists(loop_lists, max_size=3).map(
-    lambda made: tuple(Lane(str(index), one) for index, one in enumerate(made))
+lanes = st.lists(st.tuples(loop_lists, st.integers(1, 9)), max_size=3).map(
+    lambda made: tuple(Lane(str(index), *one) for index, one in enumerate(made))
 )
 plans = st.builds(
     Plan,

@@ -263,8 +263,8 @@ def test_a_peer_whose_plan_does_not_name_the_rank_is_noticed() -> None:
 
 
 def test_few_ranks_are_all_simulated() -> None:
-    topology = wired_hosts(64)
-    assert isinstance(find_roles(ring(topology, CHUNK), topology, 64 * CHUNK), SeparateRoles)
+    topology = wired_hosts(32)
+    assert isinstance(find_roles(ring(topology, CHUNK), topology, 32 * CHUNK), SeparateRoles)
 
 
 @pytest.mark.parametrize(
