@@ -184,9 +184,9 @@ COCOLL_INLINE bool is_met(const cocoll_grid_call& call, int peer) {
   return peer != call.rank && call.flags_of[peer] != nullptr;
 }
 
-// Meets block `place.block` of every peer that is mapped; every thread of the block calls it. False, on all
-// threads, if the operation cannot go on: the kernel then ends at once, and this rank raises no
-// flag again.
+// Meets block `place.block` of every peer that is mapped; every thread of the block calls it.
+// False, on all threads, if the operation cannot go on: the kernel then ends at once, and this rank
+// raises no flag again.
 COCOLL_INLINE bool meet(const cocoll_grid_call& call, const Place& place) {
   uint32_t* counter = &call.counters[place.block].epoch;
   const uint32_t epoch = *counter + 1u;

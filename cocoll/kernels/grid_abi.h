@@ -89,15 +89,15 @@ typedef struct cocoll_grid_call {
   int64_t begin, end;         // the logical elements that this rank reduces
   // Of one half of a rank's staging; low latency: of what one rank pushes to another.
   int64_t staging_bytes;
-  uint64_t limit_nanoseconds;                          // how long a wait may take
+  uint64_t limit_nanoseconds;  // how long a wait may take
   // [rank] -> [block]; null where a rank's memory is not mapped: it is not met.
   cocoll_grid_flags* flags_of[COCOLL_GRID_MAX_RANKS];
-  uint32_t* poisoned;                                  // this rank's word; peers write it too
+  uint32_t* poisoned;  // this rank's word; peers write it too
   uint32_t* poison_of[COCOLL_GRID_MAX_RANKS];
   cocoll_grid_counters* counters;  // [block]
   cocoll_grid_failure* failure;
-  // In the order of the sum; element 0 of the logical vector. One-shot: where the ranks stage, first half;
-  // low latency: where they receive, first half, what rank 0 pushes.
+  // In the order of the sum; element 0 of the logical vector. One-shot: where the ranks stage,
+  // first half; low latency: where they receive, first half, what rank 0 pushes.
   void* sources[COCOLL_GRID_MAX_RANKS];
   const void* own_source;  // one-shot, low latency: what this rank stages or pushes
   void* destinations[COCOLL_GRID_MAX_RESULTS][COCOLL_GRID_MAX_RANKS];

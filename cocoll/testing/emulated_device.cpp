@@ -10,9 +10,9 @@
 // Environment: COCOLL_EMULATED_SEED, COCOLL_EMULATED_DEVICES (default 1; 0 is a machine without a
 // GPU), COCOLL_EMULATED_DRIVER_VERSION (default 13000), COCOLL_EMULATED_THREADS (of a block,
 // default 1; a kernel must not depend on it), COCOLL_EMULATED_PEER_ACCESS (default 1; 0 keeps GPUs
-// from each other's memory), COCOLL_EMULATED_HOSTS (the host of each device, as "0,0,1"; default: one
-// host), COCOLL_EMULATED_LOST_WRITES (default 0; 1 lets processes map memory of others that their
-// writes never reach). NCCL has more: emulated_nccl.cpp.
+// from each other's memory), COCOLL_EMULATED_HOSTS (the host of each device, as "0,0,1"; default:
+// one host), COCOLL_EMULATED_LOST_WRITES (default 0; 1 lets processes map memory of others that
+// their writes never reach). NCCL has more: emulated_nccl.cpp.
 
 #include "cocoll/testing/emulated_device.h"
 
@@ -131,14 +131,14 @@ bool can_access(int device, int peer) {
 }
 
 // Whether memory is a device's of another host, which cannot be reached. Of arrays of a vector a
-// kernel is given where element 0 would lie, and they begin with element `begin`: then it is foreign
-// if it is for some size of elements, and this host's for none.
+// kernel is given where element 0 would lie, and they begin with element `begin`: then it is
+// foreign if it is for some size of elements, and this host's for none.
 bool is_foreign(const void* pointer, int64_t begin = 0) {
   if (pointer == nullptr || getenv("COCOLL_EMULATED_HOSTS") == nullptr) return false;
   bool found = false;
   for (int64_t itemsize = 1; itemsize <= 8; itemsize *= 2) {
-    const Range range =
-        find_range(reinterpret_cast<DevicePointer>(pointer) + static_cast<size_t>(begin * itemsize));
+    const Range range = find_range(reinterpret_cast<DevicePointer>(pointer) +
+                                   static_cast<size_t>(begin * itemsize));
     if (range.bytes == 0) continue;
     if (emulated_host(range.device) == emulated_host(current_device())) return false;
     found = true;

@@ -430,7 +430,9 @@ int emulated_nccl_communicator_count() {
 }
 
 // What one rank has sent to another since this was last asked.
-uint64_t emulated_nccl_take_sent_bytes(int from, int to) { return sent_bytes[from][to].exchange(0); }
+uint64_t emulated_nccl_take_sent_bytes(int from, int to) {
+  return sent_bytes[from][to].exchange(0);
+}
 
 // ---- NCCL --------------------------------------------------------------------------------------
 
