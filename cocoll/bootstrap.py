@@ -400,8 +400,8 @@ class DerivedBootstrap:
         The parent's ranks that belong to the child, in the child's order.
     rank : int
         This rank in the child.
-    shares_host : callable
-        Whether a rank of the parent is on this one's host.
+    shares_host : callable, optional
+        Whether a rank of the parent is on this one's host. Default: all are.
     carrier : Carrier, optional
         The parent's.
     """
@@ -411,8 +411,8 @@ class DerivedBootstrap:
         exchange: Callable[[bytes], list[bytes]],
         members: list[int],
         rank: int,
-        shares_host: Callable[[int], bool],
-        carrier: Carrier | None,
+        shares_host: Callable[[int], bool] | None = None,
+        carrier: Carrier | None = None,
     ) -> None:
         self._shares_host = shares_host
         self._carrier = None if carrier is None else carrier.derive(members)
@@ -432,7 +432,7 @@ class DerivedBootstrap:
 
     def shares_host(self, peer: int) -> bool:
         """Whether a member is on this one's host: what was found for the parent holds."""
-        return self._shares_host(self._members[peer])
+        return self._shares_host is None or self._shares_host(self._members[peer])
 
     def make_carrier(self) -> Carrier | None:
         """Give what carries messages between hosts."""

@@ -10,6 +10,7 @@
 
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -233,11 +234,13 @@ class Endpoint {
 
   // Looks whether another host has given up.
   void look_for_notice() {
+    // A rank may leave on one thread while an operation runs on another.
+    std::lock_guard<std::mutex> lock(notice_mutex_);
     if (wire == nullptr || !expecting_) return;
     const Wire::Outcome outcome = wire->test(&notice_request_);
     if (outcome == Wire::Outcome::kPending) return;
     expecting_ = false;
-    if (outcome == Wire::Outcome::kDone) set_abort(notice_);
+    if (outcome == Wire::Outcome::kDone) set_abort(*notice_);
   }
 
   // Says to everyone that this rank takes part no more.
@@ -306,18 +309,21 @@ class Endpoint {
 
   void expect_notice() {
     if (wire != nullptr)
-      expecting_ = wire->receive(kAnyRank, kAbortTag, &notice_, sizeof notice_, &notice_request_);
+      expecting_ =
+          wire->receive(kAnyRank, kAbortTag, notice_.get(), sizeof *notice_, &notice_request_);
   }
 
   // Tells every rank of the other hosts; whoever waits there finds out by itself.
   void send_notices(uint64_t word) {
-    if (wire == nullptr || !notices_.empty()) return;
-    told_ = word;
+    if (wire == nullptr) return;
+    std::lock_guard<std::mutex> lock(notice_mutex_);
+    if (!notices_.empty()) return;
+    *told_ = word;
     notices_.reserve(peers.size());
     for (int32_t peer = 0; peer < world_size; ++peer) {
       if (peers[static_cast<size_t>(peer)].control != nullptr) continue;
       notices_.push_back(0);
-      if (!wire->send(peer, kAbortTag, &told_, sizeof told_, false, &notices_.back())) {
+      if (!wire->send(peer, kAbortTag, told_.get(), sizeof *told_, false, &notices_.back())) {
         notices_.pop_back();
         return;
       }
@@ -330,11 +336,18 @@ class Endpoint {
 
   void drop_notices() {
     if (wire == nullptr) return;
-    if (expecting_) wire->cancel(&notice_request_, true);
+    std::lock_guard<std::mutex> lock(notice_mutex_);
+    bool dropped = !expecting_ || wire->cancel(&notice_request_, true);
     expecting_ = false;
     for (WireRequest& request : notices_)
-      if (request != 0) wire->cancel(&request, false);
+      if (request != 0) dropped &= wire->cancel(&request, false);
     notices_.clear();
+    if (dropped) return;
+    // What could not be taken back may still move: its memory stays for good.
+    (void)notice_.release();
+    (void)told_.release();
+    notice_ = std::make_unique<uint64_t>(0);
+    told_ = std::make_unique<uint64_t>(0);
   }
 
   void adopt(int32_t peer, Segment* segment) {
@@ -358,8 +371,9 @@ class Endpoint {
 
   std::vector<Control*> controls_;
   bool expecting_ = false;
-  uint64_t notice_ = 0;
-  uint64_t told_ = 0;
+  std::mutex notice_mutex_;
+  std::unique_ptr<uint64_t> notice_ = std::make_unique<uint64_t>(0);
+  std::unique_ptr<uint64_t> told_ = std::make_unique<uint64_t>(0);
   WireRequest notice_request_ = 0;
   std::vector<WireRequest> notices_;
   std::vector<uint32_t> signalled_;

@@ -127,6 +127,7 @@ class FakeCommunicator:
     def __init__(self, records: dict[int, tuple[int, ...]], word: Any = None) -> None:
         self.records = records
         self.word = word
+        self.detail = ""
         self.left = False
 
     def _flight(self, rank: int, sequence: int) -> tuple[int, ...] | None:
@@ -135,6 +136,9 @@ class FakeCommunicator:
 
     def _abort_word(self) -> Any:
         return self.word
+
+    def _wire_detail(self) -> str:
+        return self.detail
 
     def _inspect(self, rank: int) -> dict[str, Any]:
         return page(rank)
@@ -231,3 +235,12 @@ def test_a_plan_that_serves_nobody() -> None:
     assert type(error) is UsageError
     assert "rank 1" in str(error)
     assert not comm.left
+
+
+def test_what_the_wire_said_is_passed_on() -> None:
+    comm = FakeCommunicator(ALL)
+    comm.detail = "MPI says: the network is down"
+    error = make_failure(comm, PEER_LOST, 4, 2)
+    assert isinstance(error, PeerLostError)
+    assert "the network is down" in str(error)
+    assert error.rank == 2
