@@ -110,6 +110,7 @@ include "host/session.pxi"
 include "host/flight.pxi"
 include "host/calls.pxi"
 include "host/fused.pxi"
+include "host/bound.pxi"
 
 
 cdef Program _make_program(CommunicatorBase comm, object mapped, object staged, size_t reduce,
