@@ -108,7 +108,9 @@ def a_scalar_given_once_stays(comm: Comm, count: int) -> None:
 @case(count=(700,))
 def programs_are_few(comm: Comm, count: int) -> None:
     # One program serves all lengths, memories and bindings of a kind of call.
-    with cocoll.Communicator._derive(comm, _child_bootstrap(comm)) as child:
+    with cocoll.Communicator._derive(
+        comm, _child_bootstrap(comm), list(range(comm.world_size))
+    ) as child:
         for length in range(300, 300 + 40):
             x = np.ones(length, np.float32)
             cocoll.allreduce(x, comm=child)
