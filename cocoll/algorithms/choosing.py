@@ -18,7 +18,6 @@ from cocoll.algorithms import (
 )
 from cocoll.algorithms.costing import (
     MESSAGE_NANOSECONDS,
-    MOST_MESSAGE_BYTES,
     Flow,
     PipelineCost,
 )
@@ -323,7 +322,7 @@ class _Chooser:
         peers = world_size - 1
         room = demand.staging_bytes // (peers * _FEWEST_SLOTS * self._itemsize) - 32
         unit = SHARD_ALIGNMENT_ELEMENTS
-        chunk = max(unit, min(self._block, room, MOST_MESSAGE_BYTES // self._itemsize))
+        chunk = max(unit, min(self._block, room, self._costs.most_message_bytes // self._itemsize))
         chunk = chunk // unit * unit
         scattered = demand.kind == "reduce_scatter"
         own = self._block * self._itemsize

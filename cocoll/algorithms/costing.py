@@ -13,17 +13,20 @@ if TYPE_CHECKING:
     from cocoll.algorithms.hierarchy import Hierarchy
     from cocoll.topology.graph import Topology
 
-__all__ = ["MESSAGE_NANOSECONDS", "MOST_MESSAGE_BYTES", "Flow", "PipelineCost"]
+__all__ = ["MESSAGE_NANOSECONDS", "Flow", "PipelineCost"]
 
 # What a lane may have under way: enough for the wire to stay busy while its rank is off the
 # processor for a while, and enough chunks for both ends to work at once.
 _UNDER_WAY_BYTES = 512 << 10
 _FEWEST_CHUNKS, _MOST_CHUNKS = 3, 64
-#: What a message costs its rank besides its bytes.
-MESSAGE_NANOSECONDS = 5000
-#: Beyond this a message gains nothing.
-MOST_MESSAGE_BYTES = 1 << 20
+#: What a message costs its rank besides its bytes: MPI over TCP, both ends.
+MESSAGE_NANOSECONDS = 15000
 _LEAST_MESSAGE_BYTES = 4 << 10
+# Beyond this a message gains nothing: it fills the wire for long enough, and what is longer than
+# MPI sends at once (64 KiB with its header, over TCP) waits for an answer behind other data.
+_ENOUGH_NANOSECONDS = 50000
+_SENT_AT_ONCE_BYTES = 60 << 10
+_MOST_MESSAGE_BYTES = 4 << 20
 
 #: Bytes from one rank to another.
 Flow: TypeAlias = tuple[int, int, int]
@@ -54,6 +57,10 @@ class PipelineCost:
         first = hierarchy.members(0)[0]
         path = topology.path(first, hierarchy.delegate(1, first))
         self.latency_nanoseconds = path.latency_nanoseconds
+        rate = min(topology.bandwidths_bytes_per_second[port] for port in path.ports)
+        enough = max(_SENT_AT_ONCE_BYTES, rate * _ENOUGH_NANOSECONDS // 10**9)
+        #: The longest message that is worth it.
+        self.most_message_bytes = min(_MOST_MESSAGE_BYTES, enough)
 
     def senders(self) -> list[int]:
         """Give ranks whose flows load the busiest port as all ranks' do."""
@@ -101,7 +108,7 @@ class PipelineCost:
         rounds = math.isqrt(max(1, depth * busiest // max(1, self._round_nanoseconds(messages))))
         chunk = -(-self._block // max(1, rounds))
         least = -(-_LEAST_MESSAGE_BYTES // self._itemsize)
-        most = min(MOST_MESSAGE_BYTES // self._itemsize, room_elements)
+        most = min(self.most_message_bytes // self._itemsize, room_elements)
         unit = min(SHARD_ALIGNMENT_ELEMENTS, most)
         return max(unit, min(max(chunk, least), most) // unit * unit)
 
