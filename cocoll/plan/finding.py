@@ -55,6 +55,8 @@ def plan_getter(plans: Plans, topology: Topology) -> Callable[[int], Plan]:
         )
 
     def plan_of(rank: int) -> Plan:
+        if not callable(plans) and isinstance(plans, Mapping) and rank not in plans:
+            raise UsageError(f"the plan of rank {rank} is needed, and not given")
         plan = plans(rank) if callable(plans) else plans[rank]
         if plan.rank != rank or plan.world_size != world_size:
             raise UsageError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from cocoll.errors import SimulationError
+from cocoll.errors import SimulationError, UsageError
 from cocoll.plan import WHOLE_VECTOR, Fragment, Lane, Loop, Native, Plan, Receive, Send
 from cocoll.plan.finding import find_roles
 from cocoll.plan.refinement import refine_roles
@@ -96,7 +96,7 @@ MANY = [
 def test_refined_roles_give_the_full_simulation_of_many(name: str, hosts: int, links: str) -> None:
     topology = wires(links, hosts)
     plan = PLANNERS[name](topology)
-    count = hosts * CHUNK
+    count = CHUNK * (hosts if name in ("ring", "exchange") else 16)
     roles = refine_roles(all_plans(plan, topology), topology, count)
     check_equal(plan, topology, count, roles)
 
@@ -264,6 +264,16 @@ def test_a_peer_whose_plan_does_not_name_the_rank_is_noticed() -> None:
     roles = refine_roles(plans, topology, CHUNK)
     with pytest.raises(SimulationError, match="whose plan never names rank 0"):
         simulate(plans, topology, CHUNK, roles=roles)
+
+
+def test_representatives_suffice_where_roles_are_refined() -> None:
+    topology = wired_hosts(8)
+    plan = exchange(topology)
+    roles = refine_roles(all_plans(plan, topology), topology, 8 * CHUNK)
+    simulation = simulate({0: plan(0)}, topology, 8 * CHUNK, roles=roles)
+    assert simulation.messages == 56
+    with pytest.raises(UsageError, match="the plan of rank 0 is needed, and not given"):
+        simulate({1: plan(1)}, topology, 8 * CHUNK, roles=roles)
 
 
 # --- finding roles -----------------------------------------------------------------------------
