@@ -14,9 +14,13 @@ from cocoll.plan.ir import Flag, Span
 
 if TYPE_CHECKING:
     from cocoll.algorithms.hierarchy import Hierarchy
-    from cocoll.plan.ir import Plan
+    from cocoll.plan.ir import Plan, View
 
 __all__ = ["plan_broadcast"]
+
+_MOST_LANES = 4
+# Among more ranks tags would not suffice.
+_APART_RANKS = 512
 
 
 def plan_broadcast(
@@ -87,13 +91,17 @@ def plan_broadcast(
     if hierarchy.hosts[rank] == hierarchy.hosts[root]:
         there = home.add_root_host(staged=staged, replicated_result=replicated_result)
     spread = HostSpread(builder, hierarchy, staging, (itemsize_bytes,), in_flight)
-    relays = [
-        Relay(block, home.links(block, tree=tree), source, home.result)
-        for block in sorted(staging.handled(rank))
-    ]
-    lane = spread.add_relays(relays, "gather", dict.fromkeys(there, 0), None)
-    if lane is not None:
-        there.append(lane)
+    ready: dict[str, int | None] = dict.fromkeys(there, 0)
+    # A block that has come goes on at once, and not when all of a round have: the shorter the
+    # pipeline's way, the sooner it is full. Beyond a few lanes they only cost.
+    blocks = sorted(staging.handled(rank))
+    apart = hierarchy.world_size <= _APART_RANKS
+    bundles = [blocks[first::_MOST_LANES] for first in range(_MOST_LANES)] if apart else [blocks]
+    for number, bundle in enumerate(filter(None, bundles)):
+        relays = [home.relay(block, source, tree=tree, tagged=apart) for block in bundle]
+        lane = spread.add_relays(relays, f"gather{number}", ready, None)
+        if lane is not None:
+            there.append(lane)
     # The root has everything.
     readers = tuple(one for one in neighbours if one != root)
     if replicated_result:
@@ -136,6 +144,16 @@ class _Broadcast:
         delegate = self._hierarchy.delegate
         parent = None if links.parent is None else delegate(links.parent, block)
         return Links(parent, tuple(delegate(host, block) for host in links.children))
+
+    def relay(self, block: int, source: View, *, tree: bool, tagged: bool) -> Relay:
+        """Give how this rank passes on a block; `tagged` tells it from other blocks."""
+        links = self.links(block, tree=tree)
+        if not tagged:
+            return Relay(block, links, source, self.result)
+        tag = self._staging.tag
+        onward = tuple(tag(child, block, spreads=True) for child in links.children)
+        own = tag(self._rank, block, spreads=True)
+        return Relay(block, links, source, self.result, own, onward)
 
     def lanes(self, others: list[str]) -> list[str]:
         """Give all lanes that touch the caller's arrays."""
