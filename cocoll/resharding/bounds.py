@@ -265,26 +265,35 @@ def _memories(problem: Problem, latency: _Latencies) -> list[Bound]:
 
 
 def _farthest(problem: Problem) -> Bound:
-    """Bound by one needer alone: no way to it is shorter than the direct one."""
+    """Bound by one needer alone: its bytes cross both NICs of a message and come by its ports."""
+    hosts = problem.hosts
     worst = Bound(0, "")
-    seen: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    sent: dict[tuple[int, ...], tuple[frozenset[int], int]] = {}
+    largest: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     for holders, needers, nbytes in _sources(problem):
-        if seen.get((holders, needers), -1) >= nbytes:
-            continue
-        seen[holders, needers] = nbytes
-        # One rank of each pair of hosts is enough where there are many.
-        for needer in {problem.hosts[rank]: rank for rank in needers}.values():
-            firsts = {problem.hosts[rank]: rank for rank in holders}
-            if needer in firsts.values() or problem.hosts[needer] in firsts:
+        key = holders, needers
+        largest[key] = max(nbytes, largest.get(key, 0))
+    for (holders, needers), nbytes in largest.items():
+        if holders not in sent:
+            latencies = [_nic_latency(problem, rank) for rank in holders]
+            sent[holders] = frozenset([hosts[rank] for rank in holders]), min(latencies)
+        having, leaving = sent[holders]
+        seen: set[int] = set()
+        for needer in needers:
+            if hosts[needer] in having or hosts[needer] in seen:
                 continue
-            latency = min(
-                problem.crossing(holder, needer).latency_nanoseconds for holder in firsts.values()
-            )
+            seen.add(hosts[needer])
             rate = _rate(problem, _doors(problem, [needer], out=False))
-            time = latency + (nbytes * _NANOSECONDS // rate if rate else 0)
+            time = leaving + _nic_latency(problem, needer) + nbytes * _NANOSECONDS // rate
             if time > worst.nanoseconds:
                 worst = Bound(time, f"{nbytes} bytes and the latency of the way to rank {needer}")
     return worst
+
+
+def _nic_latency(problem: Problem, rank: int) -> int:
+    placement = problem.topology.placements[rank]
+    nics = problem.topology.hosts[placement.host].nics
+    return nics[placement.nic].port.latency_nanoseconds if nics else 0
 
 
 class _Latencies:

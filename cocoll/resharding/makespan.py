@@ -16,11 +16,10 @@ References
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from cocoll.resharding.schedule import Group, Schedule, Transfer
+from cocoll.resharding.schedule import LEAST_CHUNK_BYTES, Group, Schedule, Transfer, port_bytes
 
 if TYPE_CHECKING:
     from cocoll.resharding.problem import Problem
@@ -34,7 +33,6 @@ _WHOLE = 1 << 20
 # What the choice of chunks takes for the cost of one more round: most of what starting a message
 # costs is hidden by those under way.
 _ROUND_NANOSECONDS = 1000
-_LEAST_CHUNK_BYTES = 4 << 10
 
 
 class Shape(NamedTuple):
@@ -94,9 +92,9 @@ def group_of(problem: Problem, transfers: Sequence[Transfer]) -> Group:
     """
     whole = describe_group(problem, Group(tuple(transfers), 1))
     late = max((begin for hops in whole.hops for begin, _ in hops), default=0)
-    least = min(transfer.stop - transfer.start for transfer in transfers)
+    busiest = max(port_bytes(problem, [Group(tuple(transfers), 1)]).values(), default=0)
     rounds = math.isqrt(late // _ROUND_NANOSECONDS)
-    return Group(tuple(transfers), max(1, min(rounds, least // _LEAST_CHUNK_BYTES)))
+    return Group(tuple(transfers), max(1, min(rounds, busiest // LEAST_CHUNK_BYTES)))
 
 
 def describe_group(problem: Problem, group: Group) -> Shape:
@@ -115,19 +113,18 @@ def describe_group(problem: Problem, group: Group) -> Shape:
         Relative to when it begins.
     """
     crossing, rates = problem.crossing, problem.rates
-    carried: defaultdict[int, int] = defaultdict(int)
-    for transfer in group.transfers:
-        nbytes = transfer.stop - transfer.start
-        for source, destination in transfer.hops:
-            for port, times in crossing(source, destination).ports:
-                carried[port] += times * nbytes
+    carried = port_bytes(problem, [group])
     time = {port: -(-nbytes * _NANOSECONDS // rates[port]) for port, nbytes in carried.items()}
     busy = max(time.values(), default=0)
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     hops = []
     end = 0
+    known: dict[int, tuple[tuple[int, int], ...]] = {}
     for transfer in group.transfers:
+        if id(transfer.hops) in known:
+            hops.append(known[id(transfer.hops)])
+            continue
         at = {transfer.root: 0}
         found = []
         for source, destination in transfer.hops:
@@ -146,7 +143,8 @@ def describe_group(problem: Problem, group: Group) -> Shape:
             at[destination] = begin + latency + -(-longest // group.rounds)
             found.append((begin, begin + busy + latency))
             end = max(end, begin + busy + latency)
-        hops.append(tuple(found))
+        known[id(transfer.hops)] = tuple(found)
+        hops.append(known[id(transfer.hops)])
     shares = tuple(
         [
             (port, first[port], last[port], time[port] * _WHOLE // busy if busy else 0)

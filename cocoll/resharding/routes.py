@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from cocoll.resharding.problem import Problem
     from cocoll.resharding.schedule import Hop
 
-__all__ = ["Errand", "chain_hops", "errands_of", "joint_trees", "relay_trees", "sender_choices"]
+__all__ = [
+    "MOST_TREES",
+    "Errand",
+    "chain_hops",
+    "errands_of",
+    "joint_trees",
+    "relay_trees",
+    "sender_choices",
+]
 
+#: Of one errand, that a solver chooses among.
+MOST_TREES = 48
 # Above this many hosts a relay that serves all others has too many hops; chains take over.
 _MOST_RELAYED_HOSTS = 8
-_MOST_TREES = 48
 _MOST_ROTATIONS = 4
+
+
+_Way = TypeVar("_Way")
 
 
 class Errand(NamedTuple):
@@ -125,7 +137,9 @@ def _by_host(problem: Problem, root: int, needers: Sequence[int]) -> list[list[i
     return [members for members in found.values() if members]
 
 
-def relay_trees(problem: Problem, errand: Errand, turn: int) -> list[tuple[Hop, ...]]:
+def relay_trees(
+    problem: Problem, errand: Errand, turn: int, most: int = MOST_TREES
+) -> list[tuple[Hop, ...]]:
     """Give trees that together can keep all ports busy: one for each sender and each first needer.
 
     Parameters
@@ -136,6 +150,8 @@ def relay_trees(problem: Problem, errand: Errand, turn: int) -> list[tuple[Hop, 
         Who holds and who needs.
     turn : int
         Which trees are taken where there are too many, and who sends where several could alike.
+    most : int, default MOST_TREES
+        How many trees at most.
 
     Returns
     -------
@@ -145,7 +161,7 @@ def relay_trees(problem: Problem, errand: Errand, turn: int) -> list[tuple[Hop, 
         hops, and one more inside a host.
     """
     if errand.local:
-        return _local_trees(errand, turn)
+        return _local_trees(errand, turn, most)
     rails = problem.rails
     groups = _by_host(problem, errand.holders[0], errand.needers)
     widest = max(len(rails[problem.hosts[group[0]]]) for group in groups)
@@ -154,19 +170,16 @@ def relay_trees(problem: Problem, errand: Errand, turn: int) -> list[tuple[Hop, 
     # Where a host has more NICs than its senders' one, each of its NICs receives a part.
     lanes = [(sender, rail) for sender in senders for rail in _rails_for(sender, widest)]
     combinations = [(lane, first) for lane in lanes for first in range(firsts)]
-    if len(combinations) > _MOST_TREES:
-        count = len(combinations)
-        combinations = [
-            combinations[(number * count // _MOST_TREES + turn) % count]
-            for number in range(_MOST_TREES)
-        ]
+    combinations = _spread(combinations, most, turn)
     return [
         _remote_tree(problem, groups, way, rail, first * len(groups) // firsts, number + turn)
         for number, ((way, rail), first) in enumerate(dict.fromkeys(combinations))
     ]
 
 
-def joint_trees(problem: Problem, errands: Sequence[Errand], turn: int) -> list[tuple[Hop, ...]]:
+def joint_trees(
+    problem: Problem, errands: Sequence[Errand], turn: int, most: int = MOST_TREES
+) -> list[tuple[Hop, ...]]:
     """Give trees that serve all errands of a task at once, so that a needer may relay to a NIC.
 
     Parameters
@@ -175,7 +188,7 @@ def joint_trees(problem: Problem, errands: Sequence[Errand], turn: int) -> list[
         The ports.
     errands : sequence of Errand
         As `errands_of` gives them, the remote one last.
-    turn : int
+    turn, most : int
         As in `relay_trees`.
 
     Returns
@@ -184,9 +197,9 @@ def joint_trees(problem: Problem, errands: Sequence[Errand], turn: int) -> list[
         Each begins with a tree to the hosts without a holder; needers beside holders that it has
         not reached by then are served by these.
     """
-    remote = errands[-1]
+    trees = relay_trees(problem, errands[-1]._replace(served=()), turn, most)
     found = []
-    for number, hops in enumerate(relay_trees(problem, remote._replace(served=()), turn)):
+    for number, hops in enumerate(trees):
         reached = {destination for _, destination in hops}
         whole = list(hops)
         for errand in errands[:-1]:
@@ -202,15 +215,20 @@ def joint_trees(problem: Problem, errands: Sequence[Errand], turn: int) -> list[
     return found
 
 
-def _local_trees(errand: Errand, turn: int) -> list[tuple[Hop, ...]]:
+def _spread(ways: list[_Way], most: int, turn: int) -> list[_Way]:
+    """Take some of many ways, from all over the list; another turn begins at another one."""
+    count = len(ways)
+    if count <= most:
+        return ways
+    # Steps of the golden section leave no part of the list out, however few steps there are.
+    begin = turn * max(1, round(count * 0.618033988749895)) % count
+    return [ways[(number * count // most + begin) % count] for number in range(most)]
+
+
+def _local_trees(errand: Errand, turn: int, most: int) -> list[tuple[Hop, ...]]:
     found = []
     pairs = [(holder, needer) for needer in errand.needers for holder in errand.holders]
-    if len(pairs) > _MOST_TREES:
-        count = len(pairs)
-        pairs = [
-            pairs[(number * count // _MOST_TREES + turn) % count] for number in range(_MOST_TREES)
-        ]
-    for holder, first in dict.fromkeys(pairs):
+    for holder, first in dict.fromkeys(_spread(pairs, most, turn)):
         others = [(first, needer) for needer in errand.needers if needer != first]
         found.append(((holder, first), *others))
     return found
@@ -227,11 +245,12 @@ def _rail_senders(problem: Problem, errand: Errand, turn: int) -> list[tuple[int
     having: dict[int, list[int]] = {}
     for rank in errand.holders:
         having.setdefault(problem.hosts[rank], []).append(rank)
+    all_holders = set(errand.holders)
     found = []
     for host, holders in having.items():
         rails = problem.rails[host]
         for number, ranks in enumerate(rails):
-            own = [rank for rank in ranks if rank in holders]
+            own = [rank for rank in ranks if rank in all_holders]
             if own:
                 sender = root = own[turn % len(own)]
             else:

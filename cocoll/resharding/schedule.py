@@ -9,7 +9,6 @@ schedule.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,18 @@ from cocoll.errors import ScheduleError
 if TYPE_CHECKING:
     from cocoll.resharding.problem import Problem
 
-__all__ = ["Group", "Hop", "Schedule", "Transfer", "check_schedule", "port_bytes"]
+__all__ = [
+    "LEAST_CHUNK_BYTES",
+    "Group",
+    "Hop",
+    "Schedule",
+    "Transfer",
+    "check_schedule",
+    "port_bytes",
+]
+
+#: What cutting makes no chunk smaller than.
+LEAST_CHUNK_BYTES = 4 << 10
 
 #: From one rank to another.
 Hop: TypeAlias = "tuple[int, int]"
@@ -59,11 +69,19 @@ class Group(NamedTuple):
     transfers : tuple of Transfer
         At least one.
     rounds : int
-        How many chunks each is cut into.
+        How many chunks the larger ones are cut into; see `chunks_of`.
     """
 
     transfers: tuple[Transfer, ...]
     rounds: int
+
+    def chunks_of(self, transfer: Transfer) -> int:
+        """Give how many chunks a transfer is cut into.
+
+        No chunk is made smaller than `LEAST_CHUNK_BYTES` by cutting: a small transfer has fewer
+        chunks, spread over the rounds.
+        """
+        return max(1, min(self.rounds, (transfer.stop - transfer.start) // LEAST_CHUNK_BYTES))
 
 
 @dataclass(frozen=True)
@@ -90,7 +108,7 @@ class Schedule:
     def messages(self) -> int:
         """How many chunks are sent, over all hops."""
         return sum(
-            group.rounds * len(transfer.hops)
+            group.chunks_of(transfer) * len(transfer.hops)
             for group in self.groups
             for transfer in group.transfers
         )
@@ -112,12 +130,16 @@ def port_bytes(problem: Problem, groups: Iterable[Group]) -> dict[int, int]:
         Ports that carry something; a copy inside a memory counts twice there.
     """
     carried: defaultdict[int, int] = defaultdict(int)
+    # Many transfers take one way: its ports are looked up once.
+    of_way: dict[int, tuple[tuple[Hop, ...], int]] = {}
     for group in groups:
         for transfer in group.transfers:
-            nbytes = transfer.stop - transfer.start
-            for source, destination in transfer.hops:
-                for port, times in problem.crossing(source, destination).ports:
-                    carried[port] += times * nbytes
+            hops, nbytes = of_way.get(id(transfer.hops), (transfer.hops, 0))
+            of_way[id(hops)] = hops, nbytes + transfer.stop - transfer.start
+    for hops, nbytes in of_way.values():
+        for source, destination in hops:
+            for port, times in problem.crossing(source, destination).ports:
+                carried[port] += times * nbytes
     return dict(carried)
 
 
@@ -136,29 +158,34 @@ def check_schedule(problem: Problem, schedule: Schedule) -> None:
     ScheduleError
         It does not; the message names solver, group, task and rank.
     """
-    arrived: defaultdict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    seen: defaultdict[int, list[_Arrival]] = defaultdict(list)
     left = [_owed(problem, number) for number in range(len(problem.tasks))]
+    # Many transfers take one way; it is looked at once for each set of holders and needers.
+    reached: dict[tuple[int, int, int, bool], tuple[frozenset[int], int]] = {}
     for index, group in enumerate(schedule.groups):
         where = f"{schedule.solver}, group {index}"
         if not group.transfers or group.rounds < 1:
             raise ScheduleError(f"{where}: wanted transfers and rounds; got {group}")
         new = []
         for transfer in group.transfers:
-            _check_transfer(problem, transfer, where, arrived, left)
-            new += [(transfer, destination) for _, destination in transfer.hops]
-        for transfer, rank in new:
             task = problem.tasks[transfer.task]
-            arrived[transfer.task, rank].append((transfer.start, transfer.stop))
-            if rank in task.needers:
-                left[transfer.task] -= transfer.stop - transfer.start
-    for (number, rank), ranges in arrived.items():
-        ranges.sort()
-        for (_, stop), (start, _) in itertools.pairwise(ranges):
-            if start < stop:
+            if not 0 <= transfer.start < transfer.stop <= task.nbytes or not transfer.hops:
                 raise ScheduleError(
-                    f"{schedule.solver}: rank {rank} gets bytes {start}:{stop} of task {number} "
-                    "twice"
+                    f"{where}, task {transfer.task}: wanted hops for some of {task.nbytes} bytes; "
+                    f"got {transfer.start}:{transfer.stop} over {len(transfer.hops)} hops"
                 )
+            ready = not any(left[before] for before in task.after)
+            if not (ready and problem.holds(transfer.task, transfer.root)):
+                _check_root(seen[transfer.task], transfer, where)
+            key = id(transfer.hops), id(task.holders), id(task.needers), ready
+            if key not in reached:
+                reached[key] = _reach(problem, transfer, where, ready=ready)
+            new.append((transfer, *reached[key]))
+        for transfer, ranks, count in new:
+            seen[transfer.task].append((transfer.start, transfer.stop, ranks))
+            left[transfer.task] -= count * (transfer.stop - transfer.start)
+    for number, arrivals in seen.items():
+        _check_once(schedule.solver, number, arrivals)
     for number in problem.moving:
         if left[number]:
             raise ScheduleError(
@@ -167,43 +194,57 @@ def check_schedule(problem: Problem, schedule: Schedule) -> None:
             )
 
 
+# A range of a task's bytes, and the ranks that it comes to.
+_Arrival: TypeAlias = "tuple[int, int, frozenset[int]]"
+
+
 def _owed(problem: Problem, number: int) -> int:
     task = problem.tasks[number]
     return task.nbytes * len(task.needers)
 
 
-def _check_transfer(
-    problem: Problem,
-    transfer: Transfer,
-    where: str,
-    arrived: dict[tuple[int, int], list[tuple[int, int]]],
-    left: Sequence[int],
-) -> None:
+def _reach(
+    problem: Problem, transfer: Transfer, where: str, *, ready: bool
+) -> tuple[frozenset[int], int]:
+    """Follow the hops; give the ranks that they lead to, and how many of them are needers."""
     task = problem.tasks[transfer.task]
-    where = f"{where}, task {transfer.task}"
-    if not 0 <= transfer.start < transfer.stop <= task.nbytes or not transfer.hops:
-        raise ScheduleError(
-            f"{where}: wanted hops for some of {task.nbytes} bytes; got "
-            f"{transfer.start}:{transfer.stop} over {len(transfer.hops)} hops"
-        )
-    root = transfer.root
-    ready = problem.holds(transfer.task, root) and not any(left[before] for before in task.after)
-    if not ready and not _covered(arrived.get((transfer.task, root), []), transfer):
-        raise ScheduleError(
-            f"{where}: rank {root} sends bytes {transfer.start}:{transfer.stop} before it has them"
-        )
-    having = {root}
+    having = {transfer.root}
     for source, destination in transfer.hops:
         if source not in having and not (ready and problem.holds(transfer.task, source)):
-            raise ScheduleError(f"{where}: rank {source} passes on what it does not receive")
+            raise ScheduleError(
+                f"{where}, task {transfer.task}: rank {source} passes on what it does not receive"
+            )
         if destination in having or problem.holds(transfer.task, destination):
-            raise ScheduleError(f"{where}: rank {destination} receives what it has")
+            raise ScheduleError(
+                f"{where}, task {transfer.task}: rank {destination} receives what it has"
+            )
         having.add(destination)
+    ranks = frozenset([destination for _, destination in transfer.hops])
+    return ranks, len(ranks.intersection(task.needers))
 
 
-def _covered(ranges: Sequence[tuple[int, int]], transfer: Transfer) -> bool:
+def _check_root(arrivals: Sequence[_Arrival], transfer: Transfer, where: str) -> None:
+    """Check that a rank that is no holder has got before what it sends."""
     reached = transfer.start
-    for start, stop in sorted(ranges):
-        if start <= reached:
+    for start, stop, ranks in sorted(arrivals, key=lambda arrival: arrival[:2]):
+        if transfer.root in ranks and start <= reached:
             reached = max(reached, stop)
-    return reached >= transfer.stop
+    if reached < transfer.stop:
+        raise ScheduleError(
+            f"{where}, task {transfer.task}: rank {transfer.root} sends bytes "
+            f"{transfer.start}:{transfer.stop} before it has them"
+        )
+
+
+def _check_once(solver: str, number: int, arrivals: list[_Arrival]) -> None:
+    """Check that no rank gets a byte of a task twice."""
+    arrivals.sort(key=lambda arrival: arrival[:2])
+    for place, (_, stop, ranks) in enumerate(arrivals):
+        for start, end, others in arrivals[place + 1 :]:
+            if start >= stop:
+                break
+            for rank in sorted(ranks & others):
+                raise ScheduleError(
+                    f"{solver}: rank {rank} gets bytes {start}:{min(stop, end)} of task {number} "
+                    "twice"
+                )

@@ -29,6 +29,8 @@ GOOD_ENOUGH = 1.01
 _MOST_SEARCHED = 12
 _NODES = 2_000
 _MOST_TRIED = 256
+# Beyond this the solvers that do not divide slices are not asked.
+_MOST_HOPS = 20_000
 
 
 def choose_best(problem: Problem, bound: Bound) -> Schedule:
@@ -60,6 +62,8 @@ def choose_best(problem: Problem, bound: Bound) -> Schedule:
 
 def _attempts(problem: Problem, bound: Bound) -> Iterator[Callable[[], Schedule]]:
     yield lambda: stripe(problem, bound.nanoseconds)
+    if sum(len(problem.tasks[number].needers) for number in problem.moving) > _MOST_HOPS:
+        return
     yield lambda: send_each(problem)
     yield lambda: pass_round(problem)
     if len(problem.moving) > _MOST_TRIED:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cocoll.resharding.makespan import group_of
 from cocoll.resharding.packing import Packing, divide_equally, divide_exactly, divide_priced
-from cocoll.resharding.routes import Errand, errands_of, joint_trees, relay_trees
+from cocoll.resharding.routes import MOST_TREES, Errand, errands_of, joint_trees, relay_trees
 from cocoll.resharding.schedule import Group, Hop, Schedule, Transfer
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ __all__ = ["stripe"]
 # A stripe smaller than this part of its slice, or than this, goes with another one.
 _LEAST_PART = 0.01
 _LEAST_STRIPE_BYTES = 1 << 10
+# Of all trees together.
+_MOST_HOPS = 200_000
 
 
 class _Bundle(NamedTuple):
@@ -104,13 +106,17 @@ def _bundles(problem: Problem, numbers: Sequence[int]) -> list[_Bundle]:
         task = problem.tasks[number]
         equal.setdefault((task.holders, task.needers), []).append(number)
     bundles = []
+    needed = sum(len(needers) for _, needers in equal)
+    most = max(1, min(MOST_TREES, _MOST_HOPS // needed))
     for turn, ((holders, needers), tasks) in enumerate(equal.items()):
         errands = errands_of(problem, holders, needers)
         if _may_relay(problem, errands):
-            trees = joint_trees(problem, errands, turn)
+            trees = joint_trees(problem, errands, turn, most)
             bundles.append(_Bundle(tasks, trees))
         else:
-            bundles += [_Bundle(tasks, relay_trees(problem, errand, turn)) for errand in errands]
+            bundles += [
+                _Bundle(tasks, relay_trees(problem, errand, turn, most)) for errand in errands
+            ]
     return bundles
 
 
