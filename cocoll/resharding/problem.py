@@ -80,6 +80,12 @@ class Problem:
         self._crossings: dict[tuple[int, int], Crossing] = {}
         self._holders: dict[tuple[int, ...], frozenset[int]] = {}
 
+    @cached_property
+    def kinds(self) -> list[int]:
+        """For each task a number that tasks with the same holders and needers share."""
+        known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        return [known.setdefault((task.holders, task.needers), len(known)) for task in self.tasks]
+
     def crossing(self, source: int, destination: int) -> Crossing:
         """Give what bytes cross from one rank to another.
 

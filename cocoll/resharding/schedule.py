@@ -161,7 +161,7 @@ def check_schedule(problem: Problem, schedule: Schedule) -> None:
     seen: defaultdict[int, list[_Arrival]] = defaultdict(list)
     left = [_owed(problem, number) for number in range(len(problem.tasks))]
     # Many transfers take one way; it is looked at once for each set of holders and needers.
-    reached: dict[tuple[int, int, int, bool], tuple[frozenset[int], int]] = {}
+    reached: dict[tuple[int, int, bool], tuple[frozenset[int], int]] = {}
     for index, group in enumerate(schedule.groups):
         where = f"{schedule.solver}, group {index}"
         if not group.transfers or group.rounds < 1:
@@ -177,7 +177,7 @@ def check_schedule(problem: Problem, schedule: Schedule) -> None:
             ready = not any(left[before] for before in task.after)
             if not (ready and problem.holds(transfer.task, transfer.root)):
                 _check_root(seen[transfer.task], transfer, where)
-            key = id(transfer.hops), id(task.holders), id(task.needers), ready
+            key = id(transfer.hops), problem.kinds[transfer.task], ready
             if key not in reached:
                 reached[key] = _reach(problem, transfer, where, ready=ready)
             new.append((transfer, *reached[key]))

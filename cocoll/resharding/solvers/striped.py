@@ -106,9 +106,11 @@ def _bundles(problem: Problem, numbers: Sequence[int]) -> list[_Bundle]:
         task = problem.tasks[number]
         equal.setdefault((task.holders, task.needers), []).append(number)
     bundles = []
-    needed = sum(len(needers) for _, needers in equal)
-    most = max(1, min(MOST_TREES, _MOST_HOPS // needed))
+    total = sum(problem.tasks[number].nbytes for number in numbers)
     for turn, ((holders, needers), tasks) in enumerate(equal.items()):
+        # Where there cannot be all trees for all, large bundles have more.
+        room = _MOST_HOPS * sum(problem.tasks[task].nbytes for task in tasks) // total
+        most = max(1, min(MOST_TREES, room // len(needers)))
         errands = errands_of(problem, holders, needers)
         if _may_relay(problem, errands):
             trees = joint_trees(problem, errands, turn, most)
