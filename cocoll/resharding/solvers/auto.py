@@ -27,7 +27,6 @@ GOOD_ENOUGH = 1.01
 
 # What a search among whole slices may cost here.
 _MOST_SEARCHED = 12
-_NODES = 2_000
 _MOST_TRIED = 256
 # Beyond this the solvers that do not divide slices are not asked.
 _MOST_HOPS = 20_000
@@ -73,8 +72,7 @@ def _attempts(problem: Problem, bound: Bound) -> Iterator[Callable[[], Schedule]
     yield lambda: gather_locally(problem)
     yield lambda: gather_globally(problem)
     yield lambda: take_first(problem)
-    trials = max(8, min(100, 1000 // max(1, len(problem.moving))))
-    yield lambda: draw_greedily(problem, trials=trials)
+    yield lambda: draw_greedily(problem)
     if len(problem.moving) <= _MOST_SEARCHED:
         goal = int(bound.nanoseconds * GOOD_ENOUGH)
-        yield lambda: search(problem, nodes=_NODES, goal_nanoseconds=goal)
+        yield lambda: search(problem, goal_nanoseconds=goal)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["search"]
 
 #: Partial orders that are looked at.
-NODES = 20_000
+NODES = 4_000
 
 
 def search(problem: Problem, *, nodes: int = NODES, goal_nanoseconds: int = 0) -> Schedule:

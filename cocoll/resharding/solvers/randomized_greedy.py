@@ -20,19 +20,21 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_greedily", "draw_jobs"]
 
-#: Orders that are drawn for a round.
-TRIALS = 100
+# Orders that are drawn for a round: fewer where there are many jobs, and many rounds.
+_MOST_TRIALS = 100
+_MOST_DRAWN = 2000
+_FEWEST_TRIALS = 8
 
 
-def draw_greedily(problem: Problem, *, trials: int = TRIALS, seed: int = 0) -> Schedule:
+def draw_greedily(problem: Problem, *, trials: int | None = None, seed: int = 0) -> Schedule:
     """Fill rounds with tasks that share no busy port, and let the rounds follow each other.
 
     Parameters
     ----------
     problem : Problem
         Tasks and ports.
-    trials : int, default TRIALS
-        Random orders for each round.
+    trials : int, optional
+        Random orders for each round. Default: 100, fewer for more than 20 tasks, at least 8.
     seed : int, default 0
         Of the random numbers; the same seed gives the same schedule.
 
@@ -41,7 +43,10 @@ def draw_greedily(problem: Problem, *, trials: int = TRIALS, seed: int = 0) -> S
     Schedule
         A group for each task.
     """
-    chosen = draw_jobs(jobs_of(problem), trials, seed)
+    jobs = jobs_of(problem)
+    if trials is None:
+        trials = max(_FEWEST_TRIALS, min(_MOST_TRIALS, _MOST_DRAWN // max(1, len(jobs))))
+    chosen = draw_jobs(jobs, trials, seed)
     return ordered_schedule(problem, "randomized_greedy", chosen)
 
 

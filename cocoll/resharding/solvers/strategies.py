@@ -102,7 +102,7 @@ def broadcast_in_order(problem: Problem) -> Schedule:
         draw_greedily(problem),
     ]
     if len(problem.moving) <= 12:
-        candidates.append(search(problem, nodes=4_000))
+        candidates.append(search(problem))
     best = min(candidates, key=lambda schedule: makespan_nanoseconds(problem, schedule))
     return Schedule("broadcast", best.groups)
 
