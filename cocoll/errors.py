@@ -102,6 +102,10 @@ class TopologyError(UsageError):
     """A topology that cannot be: a bad file, an unknown preset, ranks with no way to each other."""
 
 
+class ReshardError(UsageError):
+    """A mesh or a sharding that cannot be; names dim, axis and sizes."""
+
+
 class TraceError(UsageError):
     """A Python function could not be traced into an epilogue; carries the offending line."""
 
@@ -149,10 +153,6 @@ class SignalMismatchError(ScheduleError):
 
 class SimulationError(ScheduleError):
     """Plans cannot be simulated: they wait for ever, or ranks lack the roles they are given."""
-
-
-class ReshardError(CocollError):
-    """No such sharding, or no way from one to the other (planned: nothing raises it yet)."""
 
 
 class TransportError(CocollError):

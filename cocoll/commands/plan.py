@@ -1,4 +1,7 @@
-"""``cocoll plan``: which algorithm would serve a collective on a topology, and how fast."""
+"""``cocoll plan``: which algorithm would serve a collective on a topology, and how fast.
+
+``cocoll plan reshard`` is in `cocoll.commands.reshard`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cocoll.commands.arguments import parse_bytes
 from cocoll.commands.plotting import load_pyplot, plot_timeline
 from cocoll.commands.questions import FUSED, Question, explain_question, reduce_spec
+from cocoll.commands.reshard import add_reshard
 from cocoll.config import Settings
 from cocoll.dtypes import DType
 from cocoll.errors import UsageError
@@ -33,11 +37,21 @@ def add_plan(commands: Any) -> None:
     """Add the words of ``cocoll plan`` to the parser's commands."""
     plan = commands.add_parser(
         "plan",
-        help="show which algorithm serves a collective, its lower bound and its predicted time",
+        help="show how a collective or a resharding would go, its lower bound and predicted time",
         description="Pure: nothing is run or measured, and the topology may be that of machines "
         "one does not have.",
     )
-    plan.add_argument("collective", choices=tuple(_KINDS))
+    operations = plan.add_subparsers(required=True, metavar="OPERATION")
+    for kind in _KINDS:
+        collective = operations.add_parser(
+            kind, help=f"which algorithm serves {kind}, and how fast"
+        )
+        collective.set_defaults(collective=kind)
+        _add_collective(collective)
+    add_reshard(operations)
+
+
+def _add_collective(plan: argparse.ArgumentParser) -> None:
     plan.add_argument(
         "--bytes", required=True, metavar="SIZE", help="of the whole vector: 8, 32KiB, 64MiB"
     )

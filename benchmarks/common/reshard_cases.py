@@ -1,0 +1,90 @@
+"""The cases of the resharding benchmark: tensors, meshes and specs.
+
+case1 to case9 and the one-to-many ones are those of Zhuang et al., "On Optimizing the Communication
+of Model Parallelism", MLSys 2023, sections 5.1.1 and 5.1.2 (hosts of 4 GPUs; case8 with another
+destination than case7).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from cocoll.resharding import Mesh, MulticastPlan, plan_reshard
+
+if TYPE_CHECKING:
+    from cocoll.topology import Topology
+
+__all__ = ["CASES", "ReshardCase", "plan_case"]
+
+
+@dataclass(frozen=True)
+class ReshardCase:
+    """A tensor that goes from the first hosts of a cluster to the next ones.
+
+    Meshes are (hosts, ranks a host).
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    src_mesh: tuple[int, int]
+    src_spec: str
+    dst_mesh: tuple[int, int]
+    dst_spec: str
+    dtype: str = "int32"
+
+    def scaled(self, nbytes: int, itemsize_bytes: int = 4) -> ReshardCase:
+        """Give the case with a tensor of about `nbytes`, its first dim in the same proportions."""
+        rows = max(1, round(nbytes / (prod(self.shape[1:]) * itemsize_bytes)))
+        unit = self.src_mesh[0] * self.src_mesh[1] * self.dst_mesh[0] * self.dst_mesh[1]
+        if rows > unit and self.shape[0] % unit == 0:
+            rows = rows // unit * unit
+        return ReshardCase(
+            self.name, (rows, *self.shape[1:]), self.src_mesh, self.src_spec, self.dst_mesh,
+            self.dst_spec, self.dtype,
+        )  # fmt: skip
+
+    def meshes(self, topology: Topology) -> tuple[Mesh, Mesh]:
+        """Give source and destination mesh, on different hosts."""
+        return (
+            Mesh.on_hosts(topology, *self.src_mesh),
+            Mesh.on_hosts(topology, *self.dst_mesh, first_host=self.src_mesh[0]),
+        )
+
+
+_CUBE = (1024, 1024, 512)
+
+_LISTED = [
+    ReshardCase("case1", _CUBE, (2, 4), "S0,R,R", (2, 4), "S0,R,R"),
+    ReshardCase("case2", _CUBE, (2, 4), "R,R,R", (2, 4), "S0,R,R"),
+    ReshardCase("case3", _CUBE, (2, 4), "R,S0,R", (2, 4), "S0,R,R"),
+    ReshardCase("case4", _CUBE, (2, 4), "R,S01,R", (2, 4), "S01,R,R"),
+    ReshardCase("case5", _CUBE, (2, 4), "S1,R,R", (2, 4), "S0,R,R"),
+    ReshardCase("case6", (3072, 1024, 170), (2, 4), "S0,R,R", (3, 4), "S0,R,R"),
+    ReshardCase("case7", _CUBE, (1, 4), "S1,R,R", (2, 4), "R,R,R"),
+    ReshardCase("case8", _CUBE, (1, 4), "S1,R,R", (4, 2), "R,R,R"),
+    ReshardCase("case9", _CUBE, (2, 4), "R,S0,R", (2, 4), "R,R,S0"),
+    *(
+        ReshardCase(f"one_to_many_{hosts}x{ranks}", (2**28,), (1, 1), "R", (hosts, ranks), "R")
+        for hosts, ranks in [(1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (3, 2), (4, 2), (4, 4)]
+    ),
+    ReshardCase("striping_2to3", _CUBE, (2, 4), "R,R,R", (3, 4), "S0,R,R"),
+    ReshardCase("uneven", (1000, 1021, 509), (2, 4), "S0,S1,R", (3, 4), "R,S0,R"),
+]
+
+#: By name.
+CASES = {case.name: case for case in _LISTED}
+
+
+def plan_case(case: ReshardCase, topology: Topology, *, solver: str = "auto") -> MulticastPlan:
+    """Plan a case on the first hosts of a topology."""
+    src, dst = case.meshes(topology)
+    return plan_reshard(
+        case.shape,
+        (src, case.src_spec),
+        (dst, case.dst_spec),
+        case.dtype,
+        topology,
+        solver=solver,
+    )

@@ -1,0 +1,250 @@
+"""Schedules: who sends which stripe of which task along which way, and in which order.
+
+A *transfer* takes a range of a task's bytes from a rank that has them along a tree of hops; every
+rank passes chunks on as soon as they come. The transfers of a *group* go together, each at a rate
+proportional to its size, so that all end at once: a group is cut into rounds, and each round moves
+one chunk of every transfer. Groups that share a port follow each other there, in the order of the
+schedule.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from cocoll.errors import ScheduleError
+
+if TYPE_CHECKING:
+    from cocoll.resharding.problem import Problem
+
+__all__ = [
+    "LEAST_CHUNK_BYTES",
+    "Group",
+    "Hop",
+    "Schedule",
+    "Transfer",
+    "check_schedule",
+    "port_bytes",
+]
+
+#: What cutting makes no chunk smaller than.
+LEAST_CHUNK_BYTES = 4 << 10
+
+#: From one rank to another.
+Hop: TypeAlias = "tuple[int, int]"
+
+
+class Transfer(NamedTuple):
+    """A stripe of one task on its way to some ranks.
+
+    Attributes
+    ----------
+    task : int
+        Its number.
+    start, stop : int
+        Which of the task's bytes, counted in row-major order of its box.
+    hops : tuple of (int, int)
+        Source and destination of each: from a rank that has the stripe before, as the first hop's
+        source does, or from one that an earlier hop leads to.
+    """
+
+    task: int
+    start: int
+    stop: int
+    hops: tuple[Hop, ...]
+
+    @property
+    def root(self) -> int:
+        """The rank that has the stripe."""
+        return self.hops[0][0]
+
+
+class Group(NamedTuple):
+    """Transfers that go together.
+
+    Attributes
+    ----------
+    transfers : tuple of Transfer
+        At least one.
+    rounds : int
+        How many chunks the larger ones are cut into; see `chunks_of`.
+    """
+
+    transfers: tuple[Transfer, ...]
+    rounds: int
+
+    def chunks_of(self, transfer: Transfer) -> int:
+        """Give how many chunks a transfer is cut into.
+
+        No chunk is made smaller than `LEAST_CHUNK_BYTES` by cutting: a small transfer has fewer
+        chunks, spread over the rounds.
+        """
+        return max(1, min(self.rounds, (transfer.stop - transfer.start) // LEAST_CHUNK_BYTES))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a solver gives.
+
+    Attributes
+    ----------
+    solver : str
+        Whose it is.
+    groups : tuple of Group
+        In order.
+    """
+
+    solver: str
+    groups: tuple[Group, ...]
+
+    @property
+    def transfers(self) -> int:
+        """How many transfers there are."""
+        return sum(len(group.transfers) for group in self.groups)
+
+    @property
+    def messages(self) -> int:
+        """How many chunks are sent, over all hops."""
+        return sum(
+            group.chunks_of(transfer) * len(transfer.hops)
+            for group in self.groups
+            for transfer in group.transfers
+        )
+
+
+def port_bytes(problem: Problem, groups: Iterable[Group]) -> dict[int, int]:
+    """Give the bytes that cross each port, by its number.
+
+    Parameters
+    ----------
+    problem : Problem
+        The ports.
+    groups : iterable of Group
+        What moves.
+
+    Returns
+    -------
+    dict of int to int
+        Ports that carry something; a copy inside a memory counts twice there.
+    """
+    carried: defaultdict[int, int] = defaultdict(int)
+    # Many transfers take one way: its ports are looked up once.
+    of_way: dict[int, tuple[tuple[Hop, ...], int]] = {}
+    for group in groups:
+        for transfer in group.transfers:
+            hops, nbytes = of_way.get(id(transfer.hops), (transfer.hops, 0))
+            of_way[id(hops)] = hops, nbytes + transfer.stop - transfer.start
+    for hops, nbytes in of_way.values():
+        for source, destination in hops:
+            for port, times in problem.crossing(source, destination).ports:
+                carried[port] += times * nbytes
+    return dict(carried)
+
+
+def check_schedule(problem: Problem, schedule: Schedule) -> None:
+    """Check that every needer gets each byte once, from a rank that has it by then.
+
+    Parameters
+    ----------
+    problem : Problem
+        The tasks.
+    schedule : Schedule
+        What a solver gave.
+
+    Raises
+    ------
+    ScheduleError
+        It does not; the message names solver, group, task and rank.
+    """
+    seen: defaultdict[int, list[_Arrival]] = defaultdict(list)
+    left = [_owed(problem, number) for number in range(len(problem.tasks))]
+    # Many transfers take one way; it is looked at once for each set of holders and needers.
+    reached: dict[tuple[int, int, bool], tuple[frozenset[int], int]] = {}
+    for index, group in enumerate(schedule.groups):
+        where = f"{schedule.solver}, group {index}"
+        if not group.transfers or group.rounds < 1:
+            raise ScheduleError(f"{where}: wanted transfers and rounds; got {group}")
+        new = []
+        for transfer in group.transfers:
+            task = problem.tasks[transfer.task]
+            if not 0 <= transfer.start < transfer.stop <= task.nbytes or not transfer.hops:
+                raise ScheduleError(
+                    f"{where}, task {transfer.task}: wanted hops for some of {task.nbytes} bytes; "
+                    f"got {transfer.start}:{transfer.stop} over {len(transfer.hops)} hops"
+                )
+            ready = not any(left[before] for before in task.after)
+            if not (ready and problem.holds(transfer.task, transfer.root)):
+                _check_root(seen[transfer.task], transfer, where)
+            key = id(transfer.hops), problem.kinds[transfer.task], ready
+            if key not in reached:
+                reached[key] = _reach(problem, transfer, where, ready=ready)
+            new.append((transfer, *reached[key]))
+        for transfer, ranks, count in new:
+            seen[transfer.task].append((transfer.start, transfer.stop, ranks))
+            left[transfer.task] -= count * (transfer.stop - transfer.start)
+    for number, arrivals in seen.items():
+        _check_once(schedule.solver, number, arrivals)
+    for number in problem.moving:
+        if left[number]:
+            raise ScheduleError(
+                f"{schedule.solver}: {left[number]} bytes of task {number} do not reach all of "
+                f"the ranks {problem.tasks[number].needers}"
+            )
+
+
+# A range of a task's bytes, and the ranks that it comes to.
+_Arrival: TypeAlias = "tuple[int, int, frozenset[int]]"
+
+
+def _owed(problem: Problem, number: int) -> int:
+    task = problem.tasks[number]
+    return task.nbytes * len(task.needers)
+
+
+def _reach(
+    problem: Problem, transfer: Transfer, where: str, *, ready: bool
+) -> tuple[frozenset[int], int]:
+    """Follow the hops; give the ranks that they lead to, and how many of them are needers."""
+    task = problem.tasks[transfer.task]
+    having = {transfer.root}
+    for source, destination in transfer.hops:
+        if source not in having and not (ready and problem.holds(transfer.task, source)):
+            raise ScheduleError(
+                f"{where}, task {transfer.task}: rank {source} passes on what it does not receive"
+            )
+        if destination in having or problem.holds(transfer.task, destination):
+            raise ScheduleError(
+                f"{where}, task {transfer.task}: rank {destination} receives what it has"
+            )
+        having.add(destination)
+    ranks = frozenset([destination for _, destination in transfer.hops])
+    return ranks, len(ranks.intersection(task.needers))
+
+
+def _check_root(arrivals: Sequence[_Arrival], transfer: Transfer, where: str) -> None:
+    """Check that a rank that is no holder has got before what it sends."""
+    reached = transfer.start
+    for start, stop, ranks in sorted(arrivals, key=lambda arrival: arrival[:2]):
+        if transfer.root in ranks and start <= reached:
+            reached = max(reached, stop)
+    if reached < transfer.stop:
+        raise ScheduleError(
+            f"{where}, task {transfer.task}: rank {transfer.root} sends bytes "
+            f"{transfer.start}:{transfer.stop} before it has them"
+        )
+
+
+def _check_once(solver: str, number: int, arrivals: list[_Arrival]) -> None:
+    """Check that no rank gets a byte of a task twice."""
+    arrivals.sort(key=lambda arrival: arrival[:2])
+    for place, (_, stop, ranks) in enumerate(arrivals):
+        for start, end, others in arrivals[place + 1 :]:
+            if start >= stop:
+                break
+            for rank in sorted(ranks & others):
+                raise ScheduleError(
+                    f"{solver}: rank {rank} gets bytes {start}:{min(stop, end)} of task {number} "
+                    "twice"
+                )

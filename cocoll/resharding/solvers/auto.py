@@ -1,0 +1,78 @@
+"""The best of what the solvers give, by the makespan of each; stops where nothing can be gained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from cocoll.resharding.makespan import makespan_nanoseconds
+from cocoll.resharding.solvers.dfs import search
+from cocoll.resharding.solvers.leader_ring import pass_round
+from cocoll.resharding.solvers.load_balance import balance
+from cocoll.resharding.solvers.naive import take_first
+from cocoll.resharding.solvers.randomized_greedy import draw_greedily
+from cocoll.resharding.solvers.relay import pass_on
+from cocoll.resharding.solvers.strategies import gather_globally, gather_locally, send_each
+from cocoll.resharding.solvers.striped import stripe
+
+if TYPE_CHECKING:
+    from cocoll.resharding.bounds import Bound
+    from cocoll.resharding.problem import Problem
+    from cocoll.resharding.schedule import Schedule
+
+__all__ = ["GOOD_ENOUGH", "choose_best"]
+
+#: A makespan this near to the lower bound ends the search.
+GOOD_ENOUGH = 1.01
+
+# What a search among whole slices may cost here.
+_MOST_SEARCHED = 12
+_MOST_TRIED = 256
+# Beyond this the solvers that do not divide slices are not asked.
+_MOST_HOPS = 20_000
+
+
+def choose_best(problem: Problem, bound: Bound) -> Schedule:
+    """Give the schedule with the least makespan of all solvers'.
+
+    Parameters
+    ----------
+    problem : Problem
+        Tasks and ports.
+    bound : Bound
+        A lower bound; within `GOOD_ENOUGH` of it no other solver is asked.
+
+    Returns
+    -------
+    Schedule
+        With the name of the solver that it comes from.
+    """
+    best, shortest = None, 0
+    for solve in _attempts(problem, bound):
+        schedule = solve()
+        makespan = makespan_nanoseconds(problem, schedule)
+        if best is None or makespan < shortest:
+            best, shortest = schedule, makespan
+        if shortest <= bound.nanoseconds * GOOD_ENOUGH:
+            break
+    assert best is not None
+    return best
+
+
+def _attempts(problem: Problem, bound: Bound) -> Iterator[Callable[[], Schedule]]:
+    yield lambda: stripe(problem, bound.nanoseconds)
+    if sum(len(problem.tasks[number].needers) for number in problem.moving) > _MOST_HOPS:
+        return
+    yield lambda: send_each(problem)
+    yield lambda: pass_round(problem)
+    if len(problem.moving) > _MOST_TRIED:
+        return
+    yield lambda: balance(problem)
+    yield lambda: pass_on(problem)
+    yield lambda: gather_locally(problem)
+    yield lambda: gather_globally(problem)
+    yield lambda: take_first(problem)
+    yield lambda: draw_greedily(problem)
+    if len(problem.moving) <= _MOST_SEARCHED:
+        goal = int(bound.nanoseconds * GOOD_ENOUGH)
+        yield lambda: search(problem, goal_nanoseconds=goal)
