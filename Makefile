@@ -81,7 +81,7 @@ test-unit test-ranks test-device test-errors test-failures test-cluster test-rep
 # Tests of failures and of clusters mostly wait; those of the repository start no rank.
 test-patient: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	mkdir -p build
-	$(PYTEST) tests/repo >build/test-repo.log 2>&1 & repo=$$!; \
+	$(PYTEST) -n 2 tests/repo >build/test-repo.log 2>&1 & repo=$$!; \
 	$(PYTEST) tests/failures && $(PYTEST) tests/cluster; status=$$?; \
 	wait $$repo || status=$$?; cat build/test-repo.log; exit $$status
 

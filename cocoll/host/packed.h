@@ -77,9 +77,9 @@ struct PlanLimits {
   int64_t line_bytes;
   int64_t small_bytes;
   int64_t staging_bytes;
-  int32_t tag_count;
-  bool has_wire;
-  const int32_t* host_of;  // by rank; null where there is one host
+  int32_t tag_count = 0;
+  bool has_wire = false;
+  const int32_t* host_of = nullptr;  // by rank; null where there is one host
 };
 
 // A packed plan that has been checked: every index in range, every record where it belongs.

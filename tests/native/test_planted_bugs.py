@@ -88,8 +88,8 @@ HUNTS = (
         Plant(
             "relaxed poll of an arrival",
             INTERPRETER,
-            "line(next_peer_).sequence.load(std::memory_order_seq_cst) == sequence_",
-            "line(next_peer_).sequence.load(std::memory_order_relaxed) == sequence_",
+            "line(awaited_neighbour()).sequence.load(std::memory_order_seq_cst) == sequence_",
+            "line(awaited_neighbour()).sequence.load(std::memory_order_relaxed) == sequence_",
         ),
         *(THREAD, "one_shot", (RACE_STATUS,)),
     ),
