@@ -279,6 +279,7 @@ def test_reduce_scatter_fused(hosts: tuple[int, ...], on_hosts: Run) -> None:
     on_hosts(hosts, body)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hosts", layouts(usual=[(USUAL,)]))
 def test_streams_and_replays(hosts: tuple[int, ...], graphs: Graphs, on_hosts: Run) -> None:
     """Nodes of a graph run in any order it allows: none that waits may keep another from it."""
@@ -444,6 +445,7 @@ def test_what_a_bound_operation_says_of_itself(on_hosts: Run) -> None:
 SPEC = ReduceSpec(4, (4,))
 
 
+@pytest.mark.long
 def test_plans_of_the_callers_own(on_hosts: Run) -> None:
     hierarchy = Hierarchy(USUAL)
 
@@ -477,6 +479,7 @@ def test_plans_of_the_callers_own(on_hosts: Run) -> None:
     on_hosts(USUAL, body)
 
 
+@pytest.mark.long
 def test_a_part_of_a_sum_is_not_divided(on_hosts: Run) -> None:
     def halves(rank: int, world_size: int) -> Plan:
         builder = Builder(rank, world_size, name="halves")
@@ -500,6 +503,7 @@ def test_a_part_of_a_sum_is_not_divided(on_hosts: Run) -> None:
     on_hosts((0, 1), body)
 
 
+@pytest.mark.long
 def test_natives_own_allreduce(on_hosts: Run) -> None:
     def body(comm: cocoll.Communicator) -> None:
         x = put(comm, np.full(3000, comm.rank, np.int64), "symmetric")

@@ -240,6 +240,7 @@ def test_a_host_that_is_cut_off(layout: str) -> None:
     assert any("the other rank is gone" in str(ended.value[0]) for ended in ends)
 
 
+@pytest.mark.long
 def test_a_new_world_after_a_failure() -> None:
     """What a failed world had under way must not reach the next one on the same network."""
     hosts = (0, 0, 1, 1)
@@ -307,6 +308,7 @@ def test_ctrl_c_in_the_middle(hosts: tuple[int, ...]) -> None:
         assert error.rank == 0
 
 
+@pytest.mark.long
 def test_ctrl_c_while_messages_move() -> None:
     """What is under way is taken back: nothing arrives in arrays that have gone back."""
     made = ThreadBootstrap.create(2, LONG_SECONDS, hosts=(0, 1))
@@ -342,6 +344,7 @@ def test_ctrl_c_while_messages_move() -> None:
     assert type(outcomes[0]) is AbortedError
 
 
+@pytest.mark.long
 def test_a_child_made_by_fork() -> None:
     """It is told that what it inherited is its parent's; the parent's hosts go on."""
 
@@ -393,6 +396,7 @@ def test_a_slow_host_costs_the_others_no_time(slow_host: int) -> None:
         assert ended.value < 0.2
 
 
+@pytest.mark.long
 def test_parts_that_span_hosts_beside_parts_that_do_not() -> None:
     """What one part exchanges through the parent, all of the parent's ranks do."""
 

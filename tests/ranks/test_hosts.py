@@ -31,7 +31,7 @@ LAYOUTS = {
     "uneven": (0, 1, 1, 2, 2, 2, 0, 2),
 }
 #: One in so many cases runs each time, on one layout.
-SHARE = 150
+SHARE = 500
 
 
 def cases() -> list[object]:

@@ -141,7 +141,10 @@ def test_a_right_step_is_timed_and_a_wrong_one_is_not(make_job: Make) -> None:
     assert wrong.tracks[0].wrong is not None
 
 
-@pytest.mark.parametrize(("fault", "message"), [("raises", "planted"), ("dies", "gone")])
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [pytest.param("raises", "planted", marks=pytest.mark.long), ("dies", "gone")],
+)
 def test_a_job_that_fails_does_not_stop_the_others(
     make_job: Make, monkeypatch: pytest.MonkeyPatch, fault: str, message: str
 ) -> None:

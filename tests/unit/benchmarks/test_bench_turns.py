@@ -89,6 +89,7 @@ def test_an_exception_reaches_the_driver_and_the_rank_goes_on(listener: Listener
     _stop(channels, threads)
 
 
+@pytest.mark.long
 def test_the_failing_rank_is_named_though_others_hang(listener: Listener) -> None:
     release = threading.Event()
 
