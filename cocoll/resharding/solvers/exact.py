@@ -11,11 +11,13 @@ References
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cocoll.errors import UnsupportedError
 from cocoll.resharding.jobs import Job, jobs_of, ordered_schedule
+from cocoll.resharding.makespan import makespan_nanoseconds
 from cocoll.resharding.solvers.load_balance import balance_jobs
 
 if TYPE_CHECKING:
@@ -29,6 +31,9 @@ __all__ = ["MOST_JOBS", "solve_exactly"]
 MOST_JOBS = 8
 NODES = 5_000
 _WHOLE = 1 << 20
+# What times are counted in, in terms of the longest chain. HiGHS gives up some models for reasons
+# of its own ("solve error") that it solves with other numbers or without its presolve.
+_UNITS = (1.0, 0.3, 0.07)
 
 
 def solve_exactly(problem: Problem, *, nodes: int = NODES) -> Schedule:
@@ -59,52 +64,65 @@ def solve_exactly(problem: Problem, *, nodes: int = NODES) -> Schedule:
             f"{len(jobs)}: take dfs or auto"
         )
     try:
-        import numpy as np
-        from scipy.optimize import Bounds, LinearConstraint, milp
+        import scipy.optimize  # noqa: F401
     except ImportError:
         raise UnsupportedError(
             "the exact solver needs SciPy: pip install cocoll[plan], or take dfs or auto"
         ) from None
     if len(jobs) < 2 and all(len(job.choices) == 1 for job in jobs):
         return ordered_schedule(problem, "exact", balance_jobs(jobs))
-    model = _Model(jobs)
-    rows = np.zeros((len(model.rows), model.variables))
-    for number, (coefficients, _) in enumerate(model.rows):
+    known = makespan_nanoseconds(problem, ordered_schedule(problem, "exact", balance_jobs(jobs)))
+    for scale, presolve in itertools.product(_UNITS, (True, False)):
+        model = _Model(jobs, known, scale)
+        found = _solve(model, len(jobs), {"node_limit": nodes, "presolve": presolve})
+        if found is not None:
+            break
+    else:
+        raise UnsupportedError(f"the exact solver found nothing within {nodes} nodes: take dfs")
+    starts = [float(value) for value in found[: len(jobs)]]
+    chosen = []
+    for _, number in sorted((start, number) for number, start in enumerate(starts)):
+        job = jobs[number]
+        taken = [float(found[model.sender(number, choice)]) for choice in range(len(job.choices))]
+        chosen.append((job, job.choices[taken.index(max(taken))]))
+    return ordered_schedule(problem, "exact", chosen)
+
+
+def _solve(model: _Model, jobs: int, options: dict[str, Any]) -> list[float] | None:
+    """Give the values of the variables; None where HiGHS gives none."""
+    import numpy as np
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    rows = np.zeros((len(model.rows) + len(model.choices), model.variables))
+    for number, coefficients in enumerate([row for row, _ in model.rows] + model.choices):
         for variable, value in coefficients.items():
             rows[number, variable] = value
+    low = [least for _, least in model.rows] + [1.0] * len(model.choices)
+    high = [np.inf] * len(model.rows) + [1.0] * len(model.choices)
     integral = np.ones(model.variables)
-    integral[: len(jobs) + 1] = 0
+    integral[: jobs + 1] = 0
     upper = np.ones(model.variables)
-    upper[: len(jobs) + 1] = np.inf
+    upper[: jobs + 1] = model.horizon
     cost = np.zeros(model.variables)
     cost[model.end] = 1.0
     solved = milp(
         cost,
-        constraints=LinearConstraint(rows, lb=[low for _, low in model.rows]),
+        constraints=LinearConstraint(rows, low, high),
         integrality=integral,
         bounds=Bounds(0.0, upper),
-        options={"node_limit": nodes, "mip_rel_gap": 1e-6},
+        options={"mip_rel_gap": 1e-6, **options},
     )
-    if solved.x is None:
-        raise UnsupportedError(f"the exact solver found nothing within {nodes} nodes: take dfs")
-    starts = [float(value) for value in solved.x[: len(jobs)]]
-    chosen = []
-    for _, number in sorted((start, number) for number, start in enumerate(starts)):
-        job = jobs[number]
-        taken = [
-            float(solved.x[model.sender(number, choice)]) for choice in range(len(job.choices))
-        ]
-        chosen.append((job, job.choices[taken.index(max(taken))]))
-    return ordered_schedule(problem, "exact", chosen)
+    return None if solved.x is None else [float(value) for value in solved.x]
 
 
 class _Model:
     """Variables: a start for each job, the end of all, a bit for each choice, one for each pair.
 
-    Rows are (coefficients, least value). Times are counted in what the longest chain takes.
+    Rows are (coefficients, least value). Times are counted in what the longest chain
+    takes, times `scale`.
     """
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], known_nanoseconds: int, scale: float) -> None:
         self.end = len(jobs)
         self._first_choice: list[int] = []
         at = len(jobs) + 1
@@ -112,15 +130,23 @@ class _Model:
             self._first_choice.append(at)
             at += len(job.choices)
         self.rows: list[tuple[dict[int, float], float]] = []
+        #: Of each job its choices, of which one is taken.
+        self.choices: list[dict[int, float]] = []
         shapes = [[choice.shape for choice in job.choices] for job in jobs]
-        unit = float(max(shape.end_nanoseconds for choices in shapes for shape in choices)) or 1.0
-        horizon = 1.0 + sum(
-            max(shape.end_nanoseconds for shape in choices) / unit for choices in shapes
-        )
+        longest = max(shape.end_nanoseconds for choices in shapes for shape in choices)
+        unit = max(1, longest) * scale
+        # No start is later than the end of a schedule that is known; a little more for rounding.
+        self.horizon = horizon = known_nanoseconds / unit * 1.0001 + 1e-4
+        # Jobs that nothing tells apart begin in their order.
+        kinds: dict[object, int] = {}
+        for number, job in enumerate(jobs):
+            before = kinds.get((job.errand, job.nbytes))
+            if before is not None:
+                self.rows.append(({number: 1.0, before: -1.0}, 0.0))
+            kinds[job.errand, job.nbytes] = number
         for number, choices in enumerate(shapes):
             bits = {self.sender(number, choice): 1.0 for choice in range(len(choices))}
-            self.rows.append((bits, 1.0))
-            self.rows.append((dict.fromkeys(bits, -1.0), -1.0))
+            self.choices.append(bits)
             ends = {
                 self.sender(number, choice): -shape.end_nanoseconds / unit
                 for choice, shape in enumerate(choices)

@@ -65,6 +65,7 @@ def test_data_arrive_and_bounds_hold(draw: Draw, solver: str) -> None:
     check(draw, solver)
 
 
+# Long: the exact solver and the search take their time.
 @pytest.mark.long
 @settings(max_examples=1000, deadline=None)
 @given(reshardings())
@@ -184,7 +185,7 @@ def test_dfs_finds_what_greedy_orders_miss() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.tuples(
