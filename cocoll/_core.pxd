@@ -155,7 +155,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         int32_t world_size
         int32_t pid
         FlightRecord flight[256]
-        FlightRecord* mirror()
+        FlightRecord& mirrored(int32_t of, uint64_t sequence)
 
         @staticmethod
         size_t bytes(int32_t world_size)
@@ -241,9 +241,8 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
     cdef cppclass Recording:
         cbool is_on() const
         void start()
-        void stop()
+        vector[StepTime] stop()
         int64_t dropped() const
-        const vector[StepTime]& entries() const
 
     cdef cppclass Invocation:
         HostProgram* program

@@ -20,7 +20,6 @@ from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.string cimport memcpy, strerror
 from libcpp cimport bool as cbool
 from libcpp.memory cimport make_shared, shared_ptr
-from libcpp.string cimport string
 from libcpp.vector cimport vector
 
 import sys
@@ -168,8 +167,8 @@ cdef class Program:
     """
 
     def __init__(self, CommunicatorBase comm, mapped, staged, *, size_t reduce_address=0,
-                 size_t partial_address=0, size_t prepare_address=0, int derived_count=0, int result_count=1,
-                 int algorithm=0, facts=None):
+                 size_t partial_address=0, size_t prepare_address=0, int derived_count=0,
+                 int result_count=1, int algorithm=0, facts=None):
         cdef Program made
         if derived_count > kMaxScalars or result_count > kMaxResults:
             raise UsageError(

@@ -182,7 +182,7 @@ class Agreement {
     for (size_t host = 0; host < asked_.size(); ++host)
       for (size_t index = 0; index < asked_[host].size(); ++index) {
         const RequestLine& asked = asked_[host][index];
-        FlightRecord& record = own_->mirror()[members_[host][index]];
+        FlightRecord& record = own_->mirrored(members_[host][index], line_.sequence);
         record.sequence = line_.sequence;
         record.digest = asked.digest;
         record.count = asked.count;

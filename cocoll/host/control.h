@@ -17,6 +17,7 @@ constexpr size_t kCacheLineBytes = 64;
 constexpr int32_t kFlagCount = 8;
 constexpr int32_t kLinePayloadBytes = 64;
 constexpr uint32_t kFlightRecords = 256;
+constexpr uint32_t kMirroredRecords = 32;
 constexpr uint64_t kControlMagic = 0x306c6c6f636f63;  // "cocoll0", little-endian
 constexpr uint32_t kControlVersion = 2;
 
@@ -101,15 +102,19 @@ struct Control {
   ArrivalLine lines[2];
   FlightRecord flight[kFlightRecords];
   // FlagLine flags[world_size][kFlagCount] follow: [writer][flag]; then the mirror, in which the
-  // first rank of a host keeps what ranks of all hosts asked for when they last disagreed.
+  // first rank of a host keeps what ranks of all hosts asked for where they disagreed:
+  // FlightRecord mirror[world_size][kMirroredRecords], by sequence as `flight` is.
 
   FlagLine* flags() { return reinterpret_cast<FlagLine*>(this + 1); }
-  FlightRecord* mirror() {
-    return reinterpret_cast<FlightRecord*>(flags() + kFlagCount * static_cast<size_t>(world_size));
+  FlightRecord& mirrored(int32_t of, uint64_t sequence) {
+    auto* mirror =
+        reinterpret_cast<FlightRecord*>(flags() + kFlagCount * static_cast<size_t>(world_size));
+    return mirror[static_cast<size_t>(of) * kMirroredRecords + sequence % kMirroredRecords];
   }
   static size_t bytes(int32_t world_size) {
     return sizeof(Control) +
-           (sizeof(FlagLine) * kFlagCount + sizeof(FlightRecord)) * static_cast<size_t>(world_size);
+           (sizeof(FlagLine) * kFlagCount + sizeof(FlightRecord) * kMirroredRecords) *
+               static_cast<size_t>(world_size);
   }
 };
 static_assert(sizeof(Control) % kCacheLineBytes == 0, "flags follow on a cache line of their own");

@@ -4,6 +4,7 @@
 #define COCOLL_HOST_RECORDING_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace cocoll::host {
@@ -34,7 +35,11 @@ class Recording {
     on_ = true;
   }
 
-  void stop() { on_ = false; }
+  // Ends, and hands over what was kept.
+  std::vector<StepTime> stop() {
+    on_ = false;
+    return std::exchange(entries_, {});
+  }
 
   void add(const StepTime& entry) {
     if (entries_.size() < kMostEntries)
@@ -43,7 +48,6 @@ class Recording {
       ++dropped_;
   }
 
-  const std::vector<StepTime>& entries() const { return entries_; }
   int64_t dropped() const { return dropped_; }
 
  private:

@@ -176,12 +176,12 @@ cdef class CommunicatorBase:
     def _stop_recording(self):
         """Give what has been kept, with the facts of the programs, and how much was too much."""
         cdef Recording* recording = &self.session.get().execution.get().recording
+        cdef vector[StepTime] kept = recording.stop()
         cdef StepTime entry
-        recording.stop()
         entries = []
         programs = {}
-        for index in range(recording.entries().size()):
-            entry = recording.entries()[index]
+        for index in range(kept.size()):
+            entry = kept[index]
             entries.append((entry.sequence, entry.program, entry.step, entry.iteration,
                             entry.begin_nanoseconds, entry.end_nanoseconds, entry.bytes,
                             bool(entry.mapped)))
@@ -225,8 +225,8 @@ cdef class CommunicatorBase:
         cdef Control* control = endpoint.peers[peer].control
         cdef FlightRecord* record
         if control == NULL:
-            # Of a rank on another host this one's first rank keeps what it asked for last.
-            record = &endpoint.peers[endpoint.leader()].control.mirror()[peer]
+            # Of a rank on another host this one's first rank keeps what it asked for.
+            record = &endpoint.peers[endpoint.leader()].control.mirrored(peer, sequence)
         else:
             record = &control.flight[sequence % kFlightRecords]
         # A record never written has sequence 0, as the first operation has.
