@@ -11,7 +11,6 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from cocoll.connection import connect
 from cocoll.device.array import is_on_device
 from cocoll.dtypes import DType
 from cocoll.errors import RankError, UnsupportedError, UsageError
+from cocoll.facts import PlanFacts
 from cocoll.failure import OP_LABELS, AbortReason, Purpose
 from cocoll.kernels.build import KernelLoader, KernelSpec
 from cocoll.plan import Aliasing, Plan, Relation, verify
@@ -41,41 +41,11 @@ if TYPE_CHECKING:
     from cocoll.tracing import CommunicatorTrace
     from cocoll.wire import Carrier
 
-__all__ = ["Communicator", "PlanFacts", "init"]
+__all__ = ["Communicator", "init"]
 
 
 # How long a rank that closes waits for the others to let go of its device memory.
 _FAREWELL_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class PlanFacts:
-    """What a bound operation knows of a plan that the caller made.
-
-    Attributes
-    ----------
-    algorithm : str
-        The plan's name.
-    plans : tuple of Plan
-        Of all ranks.
-    rank : int
-        Whose facts these are.
-    """
-
-    algorithm: str
-    plans: tuple[Plan, ...]
-    rank: int
-    scalars: tuple[str, ...] = ()
-
-    def plan(self, mapped: bool) -> Plan:
-        """Give this rank's plan."""
-        del mapped
-        return self.plans[self.rank]
-
-    def make(self, rank: int, mapped: bool) -> Plan:
-        """Give the plan of any rank."""
-        del mapped
-        return self.plans[rank]
 
 
 class Communicator(_core.CommunicatorBase):
@@ -416,8 +386,8 @@ class Communicator(_core.CommunicatorBase):
     def trace(self, path: str | os.PathLike[str]) -> CommunicatorTrace:
         """Record what every step of the operations inside a ``with`` block does, and when.
 
-        Collective: all ranks open and close the block. Operations on streams belong to it if they
-        have ended when it closes. At the end rank 0 writes Chrome trace JSON, which Perfetto opens:
+        Collective: all ranks open and close the block, where operations on streams are finished
+        first. At the end rank 0 writes Chrome trace JSON, which Perfetto opens:
         a process for every rank, a row for every lane, and below what was predicted.
 
         Parameters

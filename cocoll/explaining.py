@@ -9,7 +9,7 @@ from cocoll.algorithms.choosing import candidates
 from cocoll.errors import UnsupportedError
 from cocoll.facts import Facts
 from cocoll.failure import Option
-from cocoll.plan.explainer import Explanation, explain
+from cocoll.simulation.explainer import Explanation, explain
 from cocoll.variants import collective_of, demand_of
 
 if TYPE_CHECKING:
@@ -45,10 +45,9 @@ def explain_call(comm: Communicator, facts: object, count: int, mapped: bool) ->
     UnsupportedError
         The call is no collective of cocoll's own.
     """
-    choice = facts.choice if isinstance(facts, Facts) else None
-    if choice is None:
+    if not isinstance(facts, Facts) or facts.choice is None:
         raise UnsupportedError("only collectives of cocoll's own are explained; got another plan")
-    assert isinstance(facts, Facts)
+    choice = facts.choice
     topology = comm.topology
     ways: dict[str, Callable[[int], Plan]] = {
         facts.algorithm: lambda rank: facts.make(rank, mapped)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cocoll.plan.ir import Plan
     from cocoll.variants import Choice, Variants
 
-__all__ = ["Facts"]
+__all__ = ["Facts", "PlanFacts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +69,33 @@ class Facts:
         if self.choice is None:
             raise InternalError(f"no plans can be made of {self.algorithm!r}")
         return self.choice.variants(rank).plan(mapped)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """What a bound operation knows of a plan that the caller made.
+
+    Attributes
+    ----------
+    algorithm : str
+        The plan's name.
+    plans : tuple of Plan
+        Of all ranks.
+    rank : int
+        Whose facts these are.
+    """
+
+    algorithm: str
+    plans: tuple[Plan, ...]
+    rank: int
+    scalars: tuple[str, ...] = ()
+
+    def plan(self, mapped: bool) -> Plan:
+        """Give this rank's plan."""
+        del mapped
+        return self.plans[self.rank]
+
+    def make(self, rank: int, mapped: bool) -> Plan:
+        """Give the plan of any rank."""
+        del mapped
+        return self.plans[rank]

@@ -11,8 +11,8 @@ from cocoll import _core
 from cocoll.errors import UsageError
 from cocoll.failure import Purpose
 from cocoll.plan.packing import places_of_records
-from cocoll.plan.simulator import simulate
-from cocoll.plan.timeline import Span, write_trace
+from cocoll.simulation.simulator import simulate
+from cocoll.simulation.timeline import Span, write_trace
 
 if TYPE_CHECKING:
     import os
@@ -69,12 +69,13 @@ class CommunicatorTrace:
         self._path = Path(path)
 
     def __enter__(self) -> Self:
-        """Begin. Local."""
+        """Begin, once what streams hold has ended. Local."""
         if not self._path.parent.is_dir():
             raise UsageError(
                 f"a trace needs a folder that exists; got {str(self._path)!r} on rank "
                 f"{self._comm.rank}"
             )
+        self._comm._drain(self._comm.timeout_seconds)
         self._comm._start_recording()
         return self
 
@@ -86,8 +87,9 @@ class CommunicatorTrace:
     ) -> None:
         """End; rank 0 writes the file. Collective, unless an exception leaves the block."""
         comm = self._comm
+        comm._drain(comm.timeout_seconds)
         rows, programs, dropped = comm._stop_recording()
-        if error is not None:
+        if error is not None or comm.closed:
             return
         times = [_StepTime(*row) for row in rows]
         mine = json.dumps(

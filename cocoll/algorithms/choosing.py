@@ -8,7 +8,7 @@ the simulator to say.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from cocoll.algorithms import (
     hierarchical,
@@ -16,11 +16,7 @@ from cocoll.algorithms import (
     recursive_doubling,
     wire_two_shot,
 )
-from cocoll.algorithms.costing import (
-    MESSAGE_NANOSECONDS,
-    Flow,
-    PipelineCost,
-)
+from cocoll.algorithms.costing import MESSAGE_NANOSECONDS, Flow, PipelineCost
 from cocoll.algorithms.demand import Candidate, Demand
 from cocoll.algorithms.hierarchy import Hierarchy, make_hierarchy
 from cocoll.algorithms.host_staging import HostStaging
@@ -67,6 +63,17 @@ def candidates(topology: Topology, demand: Demand) -> list[Candidate]:
     return sorted(chooser.ways(), key=lambda candidate: candidate.cost_nanoseconds)
 
 
+_RING = "blocks pass all hosts in turn, each link once"
+
+
+class _Chunking(TypedDict):
+    """What the plans of a pipeline are made with."""
+
+    chunk_elements: int
+    slots: int
+    in_flight: int
+
+
 class _Chooser:
     def __init__(self, topology: Topology, hierarchy: Hierarchy, demand: Demand) -> None:
         self._hierarchy = hierarchy
@@ -99,11 +106,30 @@ class _Chooser:
         if ring:
             yield self._reducing(ring=True)
 
-    def _windows(self, chunk: int, blocks: int, staging: HostStaging) -> tuple[int, int]:
-        """Give how many chunks may be under way, and how many slots there is room for."""
-        in_flight = self._costs.chunks_under_way(chunk, blocks)
-        fitting = self._room(staging) * _FEWEST_SLOTS // chunk
-        return in_flight, max(_FEWEST_SLOTS, min(in_flight, fitting))
+    def _pipeline(
+        self, flows: Iterator[Flow], depth: int, messages: int, blocks: int, staging: HostStaging
+    ) -> tuple[_Chunking, int]:
+        """Give how a pipeline is cut, and what it costs.
+
+        `depth` chunks fill it; for each chunk a rank has `messages`, of `blocks` in a lane.
+        """
+        costs, room = self._costs, self._room(staging)
+        busiest = costs.busiest_nanoseconds(flows)
+        chunk = costs.chunk_elements(busiest, depth, messages, room)
+        in_flight = costs.chunks_under_way(chunk, blocks)
+        slots = max(_FEWEST_SLOTS, min(in_flight, room * _FEWEST_SLOTS // chunk))
+        chunking = _Chunking(chunk_elements=chunk, slots=slots, in_flight=in_flight)
+        return chunking, costs.total_nanoseconds(busiest, depth, messages, chunk)
+
+    def _round_trip(self, rank: int, parts: int, results: int) -> Iterator[Flow]:
+        """Give what a rank of a ring sends: parts on to owners, results on from them."""
+        for owner in (rank, *self._hierarchy.delegated(rank)):
+            way = (owner, *self._hierarchy.delegates(owner))
+            place = way.index(rank)
+            if parts and place > 0:
+                yield (rank, (*way, owner)[place + 1], parts)
+            if results and place + 1 < len(way):
+                yield (rank, way[place + 1], results)
 
     def _room(self, staging: HostStaging) -> int:
         room = staging.fitting_chunk(self._demand.staging_bytes)
@@ -137,28 +163,20 @@ class _Chooser:
 
         def flows() -> Iterator[Flow]:
             for rank in self._costs.senders():
-                delegated = hierarchy.delegated(rank)
-                if not ring:
-                    yield from ((rank, owner, own) for owner in delegated)
-                    yield from ((rank, peer, back) for peer in hierarchy.delegates(rank))
+                if ring:
+                    yield from self._round_trip(rank, own, back)
                     continue
-                for owner in (rank, *delegated):
-                    way = (owner, *hierarchy.delegates(owner))
-                    place = way.index(rank)
-                    # Sums travel to the owner, results from it; both go round once.
-                    if place > 0:
-                        yield (rank, (*way, owner)[place + 1], own)
-                    if place + 1 < len(way):
-                        yield (rank, way[place + 1], back)
+                yield from ((rank, owner, own) for owner in hierarchy.delegated(rank))
+                yield from ((rank, peer, back) for peer in hierarchy.delegates(rank))
 
-        busiest = self._costs.busiest_nanoseconds(flows())
         depth = (hosts - 1) * (1 + gathers) if ring else 1
         staging = self._staging(
             results=len(spec.result_itemsizes_bytes) if gathers else 0,
             parts="ring" if ring else "straight",
         )
-        chunk = self._costs.chunk_elements(busiest, depth, 2 * hosts, self._room(staging))
-        in_flight, slots = self._windows(chunk, 1 if ring else hosts - 1, staging)
+        chunking, cost = self._pipeline(
+            flows(), depth, 2 * hosts, 1 if ring else hosts - 1, staging
+        )
 
         def make(rank: int, staged: bool) -> Plan:
             if demand.kind == "reduce_scatter":
@@ -166,9 +184,7 @@ class _Chooser:
                     rank,
                     hierarchy,
                     spec,
-                    chunk_elements=chunk,
-                    slots=slots,
-                    in_flight=in_flight,
+                    **chunking,
                     ring=ring,
                     staged=staged,
                     alignment_elements=demand.alignment_elements,
@@ -177,9 +193,7 @@ class _Chooser:
                 rank,
                 hierarchy,
                 spec,
-                chunk_elements=chunk,
-                slots=slots,
-                in_flight=in_flight,
+                **chunking,
                 ring=ring,
                 staged=staged,
                 replicated_result=demand.replicated,
@@ -187,11 +201,9 @@ class _Chooser:
 
         return Candidate(
             "hierarchical_ring" if ring else "hierarchical",
-            "blocks pass all hosts in turn, each link once"
-            if ring
-            else "blocks go straight to their owners and back, in the fewest steps",
-            self._costs.total_nanoseconds(busiest, depth, 2 * hosts, chunk),
-            chunk,
+            _RING if ring else "blocks go straight to their owners and back, in the fewest steps",
+            cost,
+            chunking["chunk_elements"],
             make,
         )
 
@@ -201,30 +213,22 @@ class _Chooser:
 
         def flows() -> Iterator[Flow]:
             for rank in self._costs.senders():
-                if not ring:
-                    yield from ((rank, peer, own) for peer in hierarchy.delegates(rank))
+                if ring:
+                    yield from self._round_trip(rank, 0, own)
                     continue
-                for owner in (rank, *hierarchy.delegated(rank)):
-                    way = (owner, *hierarchy.delegates(owner))
-                    place = way.index(rank)
-                    if place + 1 < len(way):
-                        yield (rank, way[place + 1], own)
+                yield from ((rank, peer, own) for peer in hierarchy.delegates(rank))
 
-        busiest = self._costs.busiest_nanoseconds(flows())
         hosts = hierarchy.host_count
         depth = hosts - 1 if ring else 1
         staging = self._staging(results=1, parts="none")
-        chunk = self._costs.chunk_elements(busiest, depth, hosts, self._room(staging))
-        in_flight, slots = self._windows(chunk, 1 if ring else hosts - 1, staging)
+        chunking, cost = self._pipeline(flows(), depth, hosts, 1 if ring else hosts - 1, staging)
 
         def make(rank: int, staged: bool) -> Plan:
             return hierarchical.plan_allgather(
                 rank,
                 hierarchy,
                 self._itemsize,
-                chunk_elements=chunk,
-                slots=slots,
-                in_flight=in_flight,
+                **chunking,
                 ring=ring,
                 staged=staged,
                 alignment_elements=demand.alignment_elements,
@@ -233,11 +237,9 @@ class _Chooser:
 
         return Candidate(
             "hierarchical_ring" if ring else "hierarchical",
-            "blocks pass all hosts in turn, each link once"
-            if ring
-            else "owners send their blocks to all hosts",
-            self._costs.total_nanoseconds(busiest, depth, hosts, chunk),
-            chunk,
+            _RING if ring else "owners send their blocks to all hosts",
+            cost,
+            chunking["chunk_elements"],
             make,
         )
 
@@ -257,13 +259,11 @@ class _Chooser:
                         own,
                     )
 
-        busiest = self._costs.busiest_nanoseconds(flows())
         hosts = hierarchy.host_count
         depth = max(1, (hosts - 1).bit_length() if tree else hosts - 2)
         staging = self._staging(results=1, parts="none")
-        chunk = self._costs.chunk_elements(busiest, depth, hosts, self._room(staging))
         # A rank passes on a block of every host.
-        in_flight, slots = self._windows(chunk, hosts, staging)
+        chunking, cost = self._pipeline(flows(), depth, hosts, hosts, staging)
 
         def make(rank: int, staged: bool) -> Plan:
             return hierarchical_broadcast.plan_broadcast(
@@ -271,9 +271,7 @@ class _Chooser:
                 hierarchy,
                 demand.root,
                 self._itemsize,
-                chunk_elements=chunk,
-                slots=slots,
-                in_flight=in_flight,
+                **chunking,
                 tree=tree,
                 staged=staged,
                 replicated_result=demand.replicated,
@@ -282,8 +280,8 @@ class _Chooser:
         return Candidate(
             "hierarchical_tree" if tree else "hierarchical_chain",
             "few steps for small data" if tree else "every host sends and receives the data once",
-            self._costs.total_nanoseconds(busiest, depth, hosts, chunk),
-            chunk,
+            cost,
+            chunking["chunk_elements"],
             make,
         )
 

@@ -282,12 +282,12 @@ def _add_gather(
     rank = builder.rank
     waits: dict[str, int | None] | None = {**lanes.after("gather"), **after}
     with lanes.lane("gather"):
-        for _index, source in enumerate(sources):
+        for source in sources:
             for peer in hierarchy.delegates(rank):
                 builder.send(peer=peer, source=source, block=rank, group=_GATHER_GROUP, after=waits)
                 waits = None
         for owner in hierarchy.delegated(rank):
-            for _index, result in enumerate(results):
+            for result in results:
                 builder.recv(peer=owner, destination=result, block=owner, group=_GATHER_GROUP)
 
 

@@ -16,7 +16,7 @@ from cocoll.commands.reshard import add_reshard
 from cocoll.config import Settings
 from cocoll.dtypes import DType
 from cocoll.errors import UsageError
-from cocoll.plan.timeline import write_trace
+from cocoll.simulation.timeline import write_trace
 from cocoll.topology.loading import load_topology
 from cocoll.topology.presets import PRESETS
 

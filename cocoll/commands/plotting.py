@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cocoll.errors import UsageError
-from cocoll.plan.timeline import Span, kind_of
+from cocoll.simulation.timeline import Span, kind_of
 
 __all__ = ["load_pyplot", "plot_timeline"]
 

@@ -11,8 +11,8 @@ from cocoll.algorithms import OperandSpec, ReduceSpec
 from cocoll.algorithms.choosing import Candidate, Demand, candidates
 from cocoll.dtypes import DType
 from cocoll.failure import Kind, Option
-from cocoll.plan.explainer import Explanation, explain
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan
+from cocoll.simulation.explainer import Explanation, explain
 from cocoll.tuning import Tuning
 from cocoll.variants import INLINE, ONE_SHOT, choose_variants
 

@@ -282,7 +282,8 @@ class Execution {
   }
 
   bool results_exceed_cache() const {
-    if (call_->source_bytes * endpoint_.world_size <= streaming_bytes) return false;
+    const int64_t writers = static_cast<int64_t>(endpoint_.neighbours.size());
+    if (call_->source_bytes * writers <= streaming_bytes) return false;
     for (const int32_t peer : endpoint_.neighbours)
       if (line(peer).source == line(peer).result) return false;
     return true;
@@ -411,7 +412,8 @@ class Execution {
     if (lane->messages != nullptr && !lane->messages->empty()) {
       const Wire::Outcome outcome =
           lane->messages->settle(endpoint_.wire.get(), &lane->progress, [&](const auto& message) {
-            if (recording.is_on())
+            // The parts before a long message's last one have no place of their own.
+            if (recording.is_on() && message.place > 0)
               note(message.place, message.iteration, message.bytes, message.began_nanoseconds);
           });
       if (outcome == Wire::Outcome::kFailed) {

@@ -1,13 +1,11 @@
 """Plans: what every rank does in an operation, as data that can be checked, stored and run.
 
 :mod:`~cocoll.plan.ir` defines plans, :mod:`~cocoll.plan.builder` lets anyone write one,
-:mod:`~cocoll.plan.verifier` proves that the plans of all ranks fit together,
-:mod:`~cocoll.plan.simulator` predicts how long they take, and :mod:`~cocoll.plan.explainer` says
-what that is worth. Nothing here touches memory, flags or wires: executors do.
+:mod:`~cocoll.plan.verifier` proves that the plans of all ranks fit together. Nothing here touches
+memory, flags or wires: executors do. How long plans take is for :mod:`cocoll.simulation` to say.
 """
 
 from cocoll.plan.builder import Builder, build_all
-from cocoll.plan.explainer import Explanation, explain
 from cocoll.plan.ir import (
     SHARD_ALIGNMENT_ELEMENTS,
     WHOLE_VECTOR,
@@ -38,8 +36,6 @@ from cocoll.plan.ir import (
 from cocoll.plan.listing import render_plan
 from cocoll.plan.memory import Aliasing, Relation
 from cocoll.plan.packing import PACK_VERSION, Opcode
-from cocoll.plan.simulation import Simulation
-from cocoll.plan.simulator import simulate
 from cocoll.plan.structure import check_plan
 from cocoll.plan.verifier import default_counts, verify
 
@@ -54,7 +50,6 @@ __all__ = [
     "Call",
     "Composite",
     "Copy",
-    "Explanation",
     "Flag",
     "Fragment",
     "Lane",
@@ -67,7 +62,6 @@ __all__ = [
     "Relation",
     "Send",
     "Signal",
-    "Simulation",
     "Span",
     "Step",
     "View",
@@ -78,9 +72,7 @@ __all__ = [
     "check_plan",
     "chunk_range",
     "default_counts",
-    "explain",
     "loop_iterations",
     "render_plan",
-    "simulate",
     "verify",
 ]

@@ -14,7 +14,7 @@ from tests.repo.layout import PACKAGE, ROOT, imports_of, module_files, module_na
 LAYERS = (
     ("errors",),
     ("dtypes", "config", "tuning"),
-    ("plan", "topology", "epilogues", "kernels"),
+    ("plan", "topology", "simulation", "epilogues", "kernels"),
     ("algorithms", "resharding", "programs", "_core", "cuda", "host"),
     ("array", "stream", "bootstrap", "wire", "symmetric", "failure", "flight", "device"),
     ("communicator", "connection", "explaining", "facts", "tracing", "variants"),

@@ -14,7 +14,7 @@ from cocoll.commands.arguments import EXIT_USAGE
 from cocoll.commands.plotting import plot_timeline
 from cocoll.commands.questions import FUSED, Question, explain_question, reduce_spec
 from cocoll.errors import UsageError
-from cocoll.plan.timeline import Span
+from cocoll.simulation.timeline import Span
 from cocoll.topology.presets import load_preset
 from tests.helpers.simulated import wired_hosts
 

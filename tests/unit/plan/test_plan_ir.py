@@ -40,6 +40,8 @@ from cocoll.plan import (
     chunk_range,
     loop_iterations,
 )
+from cocoll.plan.listing import Place
+from cocoll.plan.packing import places_of_records
 
 RECORD = struct.Struct("<8i2q")
 
@@ -236,6 +238,24 @@ plans = st.builds(
 @given(plans)
 def test_a_packed_plan_reads_back(plan: Plan) -> None:
     assert Reader(plan.pack()).plan("drawn") == plan
+
+
+@settings(max_examples=20)
+@given(plans)
+def test_places_of_records_are_those_of_the_steps(plan: Plan) -> None:
+    records = list(RECORD.iter_unpack(plan.pack()))
+    places = places_of_records(plan)
+    parts = [(-1, plan.fragment.opening)]
+    parts += [(index, lane.loops) for index, lane in enumerate(plan.fragment.lanes)]
+    wanted = [
+        (Place(lane, number, index), step)
+        for lane, loops in parts
+        for number, loop in enumerate(loops)
+        for index, step in enumerate(loop.steps)
+    ]
+    assert [places[number][0] for number in sorted(places)] == [place for place, _ in wanted]
+    for number, (_, step) in zip(sorted(places), wanted, strict=True):
+        assert Opcode(records[number][0]).name == type(step).__name__.upper()
 
 
 @settings(max_examples=20)

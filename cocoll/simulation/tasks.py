@@ -31,8 +31,8 @@ from cocoll.plan.listing import describe_step
 from cocoll.plan.structure import reads_of, writes_of
 
 if TYPE_CHECKING:
-    from cocoll.plan.flows import Route
-    from cocoll.plan.meeting import FlagMeeting, MessageMeeting, Switchboard
+    from cocoll.simulation.flows import Route
+    from cocoll.simulation.meeting import FlagMeeting, MessageMeeting, Switchboard
 
 __all__ = [
     "COMPUTE",

@@ -9,7 +9,8 @@ the class, some of it: a port is crossed by as many of its flows as there are fl
 times ports on the way of each, divided among the ports of equal roles (the weights of a path).
 
 :class:`SeparateRoles` says that every rank stands for itself, :class:`HostSymmetry` that equal
-hosts, and ranks within them, can be exchanged; :mod:`cocoll.plan.refinement` finds classes out.
+hosts, and ranks within them, can be exchanged; :mod:`cocoll.simulation.refinement` finds classes
+out.
 """
 
 from __future__ import annotations

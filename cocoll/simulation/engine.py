@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cocoll.errors import SimulationError
-from cocoll.plan.arrival import arrival_nanoseconds
-from cocoll.plan.flows import Traffic
-from cocoll.plan.meeting import Connection, Switchboard
-from cocoll.plan.natives import NativeMeetings
-from cocoll.plan.running import Pending, RunningLane, RunningRank, check_ended
-from cocoll.plan.simulation import Record, Simulation
-from cocoll.plan.tasks import COMPUTE, SIGNAL, WAIT, WIRE, Task, resolve_plan
+from cocoll.simulation.arrival import arrival_nanoseconds
+from cocoll.simulation.flows import Traffic
+from cocoll.simulation.meeting import Connection, Switchboard
+from cocoll.simulation.natives import NativeMeetings
+from cocoll.simulation.outcome import Record, Simulation
+from cocoll.simulation.running import Pending, RunningLane, RunningRank, check_ended
+from cocoll.simulation.tasks import COMPUTE, SIGNAL, WAIT, WIRE, Task, resolve_plan
 
 if TYPE_CHECKING:
     from cocoll.plan.ir import Plan
-    from cocoll.plan.roles import Roles
+    from cocoll.simulation.roles import Roles
 
 __all__ = ["Engine"]
 

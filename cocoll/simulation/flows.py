@@ -134,7 +134,7 @@ class Traffic:
             Numbers of the ports that its flows cross, at least one; a port may stand there twice.
         weights : sequence of int
             For each of them, how many flows cross it for each flow that is started here: 1, unless
-            a flow stands for several of equal ranks (:mod:`cocoll.plan.roles`).
+            a flow stands for several of equal ranks (:mod:`cocoll.simulation.roles`).
 
         Returns
         -------

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from cocoll.errors import SimulationError, UsageError
-from cocoll.plan import WHOLE_VECTOR, Copy, Plan, explain
+from cocoll.plan import WHOLE_VECTOR, Copy, Plan
+from cocoll.simulation import explain
 from tests.helpers.simulated import (
     all_plans,
     binary_tree,

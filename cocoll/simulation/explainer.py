@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from cocoll.errors import SimulationError, UsageError
-from cocoll.plan.finding import Plans, find_roles, plan_getter
-from cocoll.plan.simulator import simulate
+from cocoll.simulation.finding import Plans, find_roles, plan_getter
+from cocoll.simulation.simulator import simulate
 from cocoll.topology.cost import (
     CollectiveKind,
     lower_bound_nanoseconds,
@@ -19,7 +19,7 @@ from cocoll.topology.cost import (
 )
 
 if TYPE_CHECKING:
-    from cocoll.plan.simulation import Simulation
+    from cocoll.simulation.outcome import Simulation
     from cocoll.topology.graph import Topology
 
 __all__ = ["Alternative", "Bound", "Explanation", "KindOfPorts", "explain"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cocoll.errors import SimulationError
-from cocoll.plan.roles import Roles, WeightedPath, path_of
+from cocoll.simulation.roles import Roles, WeightedPath, path_of
 
 if TYPE_CHECKING:
     from cocoll.topology.graph import Path, Topology

@@ -9,7 +9,7 @@ from cocoll.plan.ir import Native
 from cocoll.topology.cost import CollectiveKind, lower_bound_nanoseconds, port_bytes_bound
 
 if TYPE_CHECKING:
-    from cocoll.plan.running import Pending
+    from cocoll.simulation.running import Pending
     from cocoll.topology.graph import Topology
 
 __all__ = ["NativeMeetings"]

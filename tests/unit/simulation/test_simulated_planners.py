@@ -11,12 +11,12 @@ from cocoll.algorithms import ReduceSpec
 from cocoll.algorithms.choosing import Demand, candidates
 from cocoll.algorithms.hierarchy import Hierarchy
 from cocoll.plan import Aliasing, Native, Plan, Receive, Send
-from cocoll.plan.finding import find_roles
-from cocoll.plan.simulator import simulate
 from cocoll.plan.structure import reads_of, writes_of
-from cocoll.plan.symmetry import HostSymmetry, Move
 from cocoll.plan.trace import Operation
 from cocoll.plan.unrolling import unroll
+from cocoll.simulation.finding import find_roles
+from cocoll.simulation.simulator import simulate
+from cocoll.simulation.symmetry import HostSymmetry, Move
 from cocoll.topology.graph import Host, Nic, Placement, Port, Topology
 from cocoll.topology.presets import load_preset
 from tests.helpers.host_cases import DOUBLING_LAYOUTS, LAYOUTS, make_host_cases, runs_by_share

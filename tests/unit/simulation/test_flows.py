@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cocoll.plan.flows import Route, Traffic
+from cocoll.simulation.flows import Route, Traffic
 
 # Of rates in bytes a second, which are rounded down.
 TOLERANCE = 1e-4

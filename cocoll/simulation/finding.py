@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from cocoll.errors import SimulationError, UsageError
 from cocoll.plan.ir import Plan
-from cocoll.plan.outline import USES, outline_plan
-from cocoll.plan.refinement import refine_roles
-from cocoll.plan.roles import Roles, SeparateRoles
-from cocoll.plan.symmetry import HostSymmetry, Move
+from cocoll.simulation.outline import USES, outline_plan
+from cocoll.simulation.refinement import refine_roles
+from cocoll.simulation.roles import Roles, SeparateRoles
+from cocoll.simulation.symmetry import HostSymmetry, Move
 
 if TYPE_CHECKING:
     from cocoll.topology.graph import Topology

@@ -7,8 +7,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from cocoll.plan.simulator import simulate
-from cocoll.plan.timeline import Span, kind_of, trace_events, write_trace
+from cocoll.simulation.simulator import simulate
+from cocoll.simulation.timeline import Span, kind_of, trace_events, write_trace
 from tests.helpers.simulated import all_plans, chain, wired_hosts
 
 LANES = {0: ("send", "receive")}

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-from cocoll.plan.timeline import Span
+from cocoll.simulation.timeline import Span
 
 if TYPE_CHECKING:
-    from cocoll.plan.roles import Roles
-    from cocoll.plan.running import RunningLane
-    from cocoll.plan.tasks import Task
+    from cocoll.simulation.roles import Roles
+    from cocoll.simulation.running import RunningLane
+    from cocoll.simulation.tasks import Task
 
 __all__ = ["Record", "Simulation"]
 

@@ -1,6 +1,6 @@
 """Where ranks meet in a simulation: flags, messages, whole collectives of the library below.
 
-With classes of ranks (:mod:`cocoll.plan.roles`) a meeting is named as the receiving side's
+With classes of ranks (:mod:`cocoll.simulation.roles`) a meeting is named as the receiving side's
 representative sees it, so that both sides come to the same one.
 """
 
@@ -10,11 +10,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from cocoll.errors import SimulationError
-from cocoll.plan.roles import path_of
+from cocoll.simulation.roles import path_of
 
 if TYPE_CHECKING:
-    from cocoll.plan.flows import Route, Traffic
-    from cocoll.plan.roles import Roles
+    from cocoll.simulation.flows import Route, Traffic
+    from cocoll.simulation.roles import Roles
 
 __all__ = ["Connection", "FlagMeeting", "MessageMeeting", "Switchboard"]
 
@@ -173,7 +173,7 @@ class Switchboard:
         Parameters
         ----------
         use : {"send", "read", "write"}
-            As in :func:`~cocoll.plan.roles.path_of`. What is read or written goes through the
+            As in :func:`~cocoll.simulation.roles.path_of`. What is read or written goes through the
             thread of a rank that has no GPU.
         rank, other : int
             The representative, and whose message or memory it is.

@@ -20,8 +20,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cocoll.errors import SimulationError
-from cocoll.plan.outline import USES, outline_plan
-from cocoll.plan.roles import Roles, WeightedPath, path_of
+from cocoll.simulation.outline import USES, outline_plan
+from cocoll.simulation.roles import Roles, WeightedPath, path_of
 
 if TYPE_CHECKING:
     from cocoll.plan.ir import Plan

@@ -26,8 +26,8 @@ from cocoll.plan import (
     View,
     Wait,
 )
-from cocoll.plan.simulation import Simulation
-from cocoll.plan.simulator import simulate
+from cocoll.simulation.outcome import Simulation
+from cocoll.simulation.simulator import simulate
 from cocoll.topology.graph import Topology
 from tests.helpers.simulated import (
     all_plans,
@@ -534,10 +534,10 @@ def test_plans_and_topology_have_the_same_ranks() -> None:
 
 def test_a_million_iterations_take_no_room_before_they_run() -> None:
     """What is made ready of a loop is one iteration of it."""
-    from cocoll.plan.flows import Traffic
-    from cocoll.plan.meeting import Switchboard
-    from cocoll.plan.roles import SeparateRoles
-    from cocoll.plan.tasks import resolve_plan
+    from cocoll.simulation.flows import Traffic
+    from cocoll.simulation.meeting import Switchboard
+    from cocoll.simulation.roles import SeparateRoles
+    from cocoll.simulation.tasks import resolve_plan
 
     hosts = wired_hosts(2)
     plan = chain(hosts, 1)(0)

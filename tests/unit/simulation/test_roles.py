@@ -9,11 +9,11 @@ import pytest
 
 from cocoll.errors import SimulationError, UsageError
 from cocoll.plan import WHOLE_VECTOR, Fragment, Lane, Loop, Native, Plan, Receive, Send
-from cocoll.plan.finding import find_roles
-from cocoll.plan.refinement import refine_roles
-from cocoll.plan.roles import Roles, SeparateRoles
-from cocoll.plan.simulator import simulate
-from cocoll.plan.symmetry import HostSymmetry, Move
+from cocoll.simulation.finding import find_roles
+from cocoll.simulation.refinement import refine_roles
+from cocoll.simulation.roles import Roles, SeparateRoles
+from cocoll.simulation.simulator import simulate
+from cocoll.simulation.symmetry import HostSymmetry, Move
 from cocoll.topology.graph import Placement, Port, Topology
 from tests.helpers.simulated import (
     PlanOf,

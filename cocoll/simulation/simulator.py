@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cocoll.errors import UsageError
-from cocoll.plan.engine import Engine
-from cocoll.plan.finding import check_witnesses, plan_getter
-from cocoll.plan.roles import Roles, SeparateRoles
+from cocoll.simulation.engine import Engine
+from cocoll.simulation.finding import check_witnesses, plan_getter
+from cocoll.simulation.roles import Roles, SeparateRoles
 
 if TYPE_CHECKING:
-    from cocoll.plan.finding import Plans
-    from cocoll.plan.simulation import Simulation
+    from cocoll.simulation.finding import Plans
+    from cocoll.simulation.outcome import Simulation
     from cocoll.topology.graph import Topology
 
 __all__ = ["THREAD_BYTES_PER_SECOND", "simulate"]
@@ -47,7 +47,7 @@ def simulate(
         Which ranks are equal; one of each class runs, and stands for the others. Default: all run.
     check_roles : bool, default True
         Whether to hold the plans of witnesses against those that stand for them;
-        :func:`~cocoll.plan.finding.find_roles` has.
+        :func:`~cocoll.simulation.finding.find_roles` has.
     keep_spans : bool, default True
         Whether to note when every step began and ended.
     thread_bytes_per_second : int, default THREAD_BYTES_PER_SECOND

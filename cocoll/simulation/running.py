@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from cocoll.errors import SimulationError
 from cocoll.plan.listing import describe_step
-from cocoll.plan.tasks import NATIVE, WAIT
+from cocoll.simulation.tasks import NATIVE, WAIT
 
 if TYPE_CHECKING:
     from cocoll.plan.ir import Plan
-    from cocoll.plan.meeting import FlagMeeting
-    from cocoll.plan.tasks import Task, TaskLane, TaskLoop
+    from cocoll.simulation.meeting import FlagMeeting
+    from cocoll.simulation.tasks import Task, TaskLane, TaskLoop
 
 __all__ = ["Pending", "RunningLane", "RunningRank", "check_ended"]
 
