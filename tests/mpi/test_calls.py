@@ -4,24 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.cases import (
-    Case,
-    bound,
-    cases_of,
-    derived,
-    fused,
-    memory,
-    movement,
-    public,
-    reductions,
-    streams,
-)
-
-MODULES = (reductions, movement, memory, streams, bound, derived, fused, public)
-CASES = [entry for module in MODULES for entry in cases_of(module, under_mpi=True)]
+from tests.helpers.cases import Case, all_cases
 
 
-@pytest.mark.parametrize("entry", CASES, ids=str)
+@pytest.mark.parametrize("entry", all_cases(under_mpi=True), ids=str)
 def test_call(worlds, entry: Case) -> None:
     for module in entry.needs:
         pytest.importorskip(module)

@@ -16,22 +16,10 @@ import cocoll
 from cocoll.bootstrap import MpiBootstrap
 from cocoll.errors import CollectiveMismatchError
 from cocoll.wire import find_mpi
-from tests.helpers.cases import (
-    Case,
-    bound,
-    cases_of,
-    derived,
-    fused,
-    memory,
-    movement,
-    public,
-    reductions,
-    streams,
-)
+from tests.helpers.cases import Case, all_cases
 from tests.helpers.misuse import check_usable, refuse
 from tests.helpers.world import TUNINGS, MpiWorld
 
-MODULES = (reductions, movement, memory, streams, bound, derived, fused, public)
 LAYOUTS = {
     2: (0, 1),
     3: (0, 1, 1),
@@ -58,13 +46,12 @@ class HostsOfOneMachine(MpiBootstrap):
 def cases() -> list[object]:
     """Give all cases over both wires, few of them for each run."""
     found = []
-    for module in MODULES:
-        for entry in cases_of(module, under_mpi=True, several_hosts=True):
-            number, chosen = divmod(zlib.crc32(f"wires {entry}".encode()), len(WIRES))
-            for place, wire in enumerate(WIRES):
-                short = chosen == place and number % SHARE == 0
-                marks = () if short else pytest.mark.long
-                found.append(pytest.param(wire, entry, id=f"{wire}-{entry}", marks=marks))
+    for entry in all_cases(under_mpi=True, several_hosts=True):
+        number, chosen = divmod(zlib.crc32(f"wires {entry}".encode()), len(WIRES))
+        for place, wire in enumerate(WIRES):
+            short = chosen == place and number % SHARE == 0
+            marks = () if short else pytest.mark.long
+            found.append(pytest.param(wire, entry, id=f"{wire}-{entry}", marks=marks))
     return found
 
 

@@ -7,21 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.helpers.cases import (
-    Case,
-    bound,
-    cases_of,
-    derived,
-    fused,
-    memory,
-    movement,
-    public,
-    reductions,
-    streams,
-)
+from tests.helpers.cases import Case, all_cases
 from tests.helpers.world import TUNINGS, ThreadWorld
 
-MODULES = (reductions, movement, memory, streams, bound, derived, fused, public)
 LAYOUTS = {
     "1+1": (0, 1),
     "1+1+1": (0, 1, 2),
@@ -37,21 +25,20 @@ SHARE = 500
 def cases() -> list[object]:
     """Give all cases, each on two layouts, few of them for each run."""
     found = []
-    for module in MODULES:
-        for entry in cases_of(module, several_hosts=True):
-            number, chosen = divmod(zlib.crc32(f"hosts {entry}".encode()), len(LAYOUTS))
-            for place, layout in enumerate(LAYOUTS):
-                if place not in (chosen, (chosen + 2) % len(LAYOUTS)):
-                    continue
-                short = place == chosen and number % SHARE == 0
-                found.append(
-                    pytest.param(
-                        layout,
-                        entry,
-                        id=f"{layout}-{entry}",
-                        marks=() if short else pytest.mark.long,
-                    )
+    for entry in all_cases(several_hosts=True):
+        number, chosen = divmod(zlib.crc32(f"hosts {entry}".encode()), len(LAYOUTS))
+        for place, layout in enumerate(LAYOUTS):
+            if place not in (chosen, (chosen + 2) % len(LAYOUTS)):
+                continue
+            short = place == chosen and number % SHARE == 0
+            found.append(
+                pytest.param(
+                    layout,
+                    entry,
+                    id=f"{layout}-{entry}",
+                    marks=() if short else pytest.mark.long,
                 )
+            )
     return found
 
 

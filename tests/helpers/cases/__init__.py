@@ -6,13 +6,13 @@ the arguments: every combination becomes one test. What it returns must be equal
 
 from __future__ import annotations
 
+import importlib
 import itertools
-import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-__all__ = ["Case", "case", "cases_of"]
+__all__ = ["Case", "all_cases", "case"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,15 +84,26 @@ def case(
 OF_ONE_HOST = ("plans_over_symmetric_arrays", "plans_with_scratch", "plans_that_are_refused")
 
 
-def cases_of(
-    module: types.ModuleType, *, under_mpi: bool = False, several_hosts: bool = False
-) -> list[Case]:
-    """Give the cases of a module, in the order of their definition."""
+#: The modules of cases, in the order in which they run.
+MODULES = (
+    "reductions", "movement", "memory", "streams", "bound", "derived", "fused", "public",
+)  # fmt: skip
+
+
+def all_cases(*, under_mpi: bool = False, several_hosts: bool = False) -> list[Case]:
+    """Give all cases, module by module, in the order of their definition."""
     found: list[Case] = []
-    for value in vars(module).values():
-        if getattr(value, "__module__", None) == module.__name__:
-            found += getattr(value, "cases", [])
-    assert found, f"{module.__name__} has no cases"
+    for name in MODULES:
+        # They import from here.
+        module = importlib.import_module(f"{__name__}.{name}")
+        cases = [
+            entry
+            for value in vars(module).values()
+            if getattr(value, "__module__", None) == module.__name__
+            for entry in getattr(value, "cases", [])
+        ]
+        assert cases, f"{module.__name__} has no cases"
+        found += cases
     return [
         entry
         for entry in found
