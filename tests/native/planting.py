@@ -37,16 +37,19 @@ class Plant:
     old: str
     new: str
 
-    def plant(self, root: Path) -> Path:
-        """Copy the sources to a folder and make the change; gives the folder."""
-        copy_sources(root)
-        path = root / self.path
-        text = path.read_text()
+    def changed(self) -> str:
+        """Give the file's text with the change in it."""
+        text = (ROOT / self.path).read_text()
         assert text.count(self.old) == 1, (
             f"{self.path} has {text.count(self.old)} times what plant {self.name!r} replaces; "
             f"change the plant with the code: {self.old!r}"
         )
-        path.write_text(text.replace(self.old, self.new))
+        return text.replace(self.old, self.new)
+
+    def plant(self, root: Path) -> Path:
+        """Copy the sources to a folder and make the change; gives the folder."""
+        copy_sources(root)
+        (root / self.path).write_text(self.changed())
         return root
 
 

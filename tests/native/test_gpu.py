@@ -200,11 +200,7 @@ HUNTS = (
 )
 
 
-SHORT = (
-    "no event between streams",
-    "events in a capture",
-    "an epoch of words passed by the host",
-)
+SHORT = ("no event between streams",)
 
 
 @pytest.mark.parametrize("hunt", parameters(HUNTS, SHORT))

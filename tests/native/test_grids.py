@@ -271,13 +271,7 @@ HUNTS = (
 )
 
 
-SHORT = (
-    "relaxed flag",
-    "no meeting at the end",
-    "halves counted by each block for itself",
-    "an epoch pushed before its data",
-    "one half for what is pushed",
-)
+SHORT = ("relaxed flag", "an epoch pushed before its data")
 
 
 @pytest.mark.parametrize("hunt", parameters(HUNTS, SHORT))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +17,9 @@ from tests.native.disassembly import (
     unfenced_exits,
     unfenced_stores,
 )
-from tests.native.planting import Plant
+from tests.native.planting import HasPlant, Plant, parameters
+from tests.native.test_gpu import HUNTS as GPU_HUNTS
+from tests.native.test_grids import HUNTS as GRID_HUNTS
 
 # As in checks.h.
 WRONG_RESULT = 3
@@ -182,27 +181,19 @@ HUNTS = (
 )
 
 
-Program = tuple[Path, Path]
+SHORT = (
+    "relaxed signal",
+    "no wait for arrivals",
+    "an arrival wakes no sleeper",
+    "block not clipped to the vector",
+    "slots filled again before they are empty",
+)
+OTHERS = (*GRID_HUNTS, *GPU_HUNTS)
 
 
-@pytest.fixture(scope="module")
-def makings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Program]]]:
-    """Give the program and the plans of every hunt, all of which are being made."""
-
-    def make(hunt: Hunt) -> Program:
-        root = hunt.plant.plant(tmp_path_factory.mktemp("planted") / "root")
-        plans = building.plans_directory()
-        kernels = plans / "kernels.cc"
-        if hunt.plant.path.endswith(".py"):
-            plans = building.export_plans(root / "plans", root=root)
-        program = building.build_program(
-            NATIVE / "collectives.cpp", kernels, hunt.build, root=root, kernel_root=ROOT
-        )
-        return program, plans
-
-    building.plans_directory()
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        yield {hunt.plant.name: pool.submit(make, hunt) for hunt in HUNTS}
+@pytest.mark.parametrize("hunt", [*HUNTS, *OTHERS], ids=lambda hunt: hunt.plant.name)
+def test_every_plant_has_its_place(hunt: HasPlant) -> None:
+    assert hunt.plant.changed()
 
 
 def skip_without(build: Build) -> None:
@@ -210,10 +201,17 @@ def skip_without(build: Build) -> None:
         pytest.skip(f"{build.runner[0]} is not installed")
 
 
-@pytest.mark.parametrize("hunt", HUNTS, ids=lambda hunt: hunt.plant.name.replace(" ", "_"))
-def test_planted_bug_is_caught(makings: dict[str, Future[Program]], hunt: Hunt) -> None:
+@pytest.mark.parametrize("hunt", parameters(HUNTS, SHORT))
+def test_planted_bug_is_caught(hunt: Hunt, tmp_path: Path) -> None:
     skip_without(hunt.build)
-    program, plans = makings[hunt.plant.name].result()
+    root = hunt.plant.plant(tmp_path / "root")
+    plans = building.plans_directory()
+    kernels = plans / "kernels.cc"
+    if hunt.plant.path.endswith(".py"):
+        plans = building.export_plans(root / "plans", root=root)
+    program = building.build_program(
+        NATIVE / "collectives.cpp", kernels, hunt.build, root=root, kernel_root=ROOT
+    )
     done = hunt.build.run(hunt.command(program, plans), timeout_seconds=900)
     assert done.returncode in hunt.statuses, (
         f"status {done.returncode}\n{done.stdout}{done.stderr[-4000:]}"
@@ -224,8 +222,10 @@ def test_planted_bug_is_caught(makings: dict[str, Future[Program]], hunt: Hunt) 
 
 @pytest.mark.parametrize(
     "hunt",
-    {(hunt.build.name, hunt.case): hunt for hunt in HUNTS if hunt.build != QUICK}.values(),
-    ids=lambda hunt: f"{hunt.build.name}-{hunt.case}",
+    parameters(
+        list({(hunt.build, hunt.case): hunt for hunt in HUNTS if hunt.build != QUICK}.values()),
+        SHORT,
+    ),
 )
 def test_nothing_is_caught_without_plants(hunt: Hunt) -> None:
     skip_without(hunt.build)

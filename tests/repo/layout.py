@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from dataclasses import dataclass
@@ -33,12 +34,14 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@functools.cache
 def known_modules() -> set[str]:
     """Give the dotted names of all modules and packages of cocoll."""
     packages = {module_name(p / "__init__") for p in PACKAGE.rglob("*") if p.is_dir()}
     return {module_name(path) for path in module_files()} | packages
 
 
+@functools.cache
 def imports_of(path: Path) -> list[Import]:
     """Give what a module imports, at its top or inside functions."""
     if path.suffix in (".pyx", ".pxi"):

@@ -312,7 +312,9 @@ OFFENDERS = [
 ]
 
 
-@pytest.mark.parametrize(("function", "arrays", "reason"), OFFENDERS, ids=lambda v: str(v)[:24])
+@pytest.mark.parametrize(
+    ("function", "arrays", "reason"), OFFENDERS, ids=lambda v: getattr(v, "__name__", "")
+)
 def test_errors_quote_the_offending_line(
     function: Any, arrays: dict[str, DType], reason: str
 ) -> None:
