@@ -21,8 +21,8 @@ NATIVE_SOURCES := setup.py pyproject.toml \
 HEADERS := $(shell find cocoll tests -name '*.h' -not -path '*/_generated/*') \
   $(shell find tests -name '*.cpp' -not -path '*/build/*')
 
-.PHONY: help build demo test test-patient test-unit test-ranks test-device test-errors test-failures test-cluster test-repo \
-  test-native test-long lint type format cuda bench-peers clean
+.PHONY: help build demo test test-patient test-unit test-ranks test-device test-errors test-failures \
+  test-cluster test-repo test-native test-native-others test-long lint type format cuda bench-peers clean
 .DELETE_ON_ERROR:
 # One pip at a time in one environment, and tests that share the machine one after the other.
 .NOTPARALLEL:
@@ -67,7 +67,7 @@ demo: $(VENV)/.stamp-build $(VENV)/.stamp-demo
 
 # ---- tests ----
 
-test: test-unit test-ranks test-device test-errors test-patient test-native \
+test: test-unit test-ranks test-device test-errors test-patient test-native-others test-cluster \
   test-mpi-1 test-mpi-2 test-mpi-3 test-mpi-4 test-mpi-5 test-mpi-8
 
 # Two at a time; those of a file of native tests share what they compile. Tests of failures look for
@@ -78,12 +78,16 @@ test-unit test-ranks test-device test-errors test-failures test-cluster test-rep
   $(VENV)/.stamp-build $(VENV)/.stamp-test
 	$(PYTEST) $(WORKERS) tests/$*
 
-# Tests of failures and of clusters mostly wait; those of the repository start no rank.
+# Tests of failures mostly wait; beside them run such as start no process of cocoll's.
+PLANTED := tests/native/test_planted_bugs.py
 test-patient: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	mkdir -p build
-	$(PYTEST) -n 2 tests/repo >build/test-repo.log 2>&1 & repo=$$!; \
-	$(PYTEST) tests/failures && $(PYTEST) tests/cluster; status=$$?; \
-	wait $$repo || status=$$?; cat build/test-repo.log; exit $$status
+	{ $(PYTEST) -n 2 tests/repo && $(PYTEST) $(PLANTED); } >build/test-patient.log 2>&1 & beside=$$!; \
+	status=0; $(PYTEST) tests/failures || status=$$?; \
+	wait $$beside || status=$$?; cat build/test-patient.log; exit $$status
+
+test-native-others: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	$(PYTEST) -n 2 --dist loadfile tests/native --ignore=$(PLANTED)
 
 # A file descriptor captured by pytest would swallow what a rank says as it dies: capture=sys.
 test-mpi-%: $(VENV)/.stamp-build $(VENV)/.stamp-test
