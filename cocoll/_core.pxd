@@ -209,7 +209,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         pass
 
     cdef cppclass PlanLimits:
-        pass
+        int32_t part_count
 
     cdef cppclass PlanImage:
         cbool load(const Record* records, size_t count, const PlanLimits& limits)
@@ -252,6 +252,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         int64_t source_bytes
         cocoll_array results[8]
         cocoll_array operands[16]
+        const cocoll_array* parts
         uint64_t source_reference
         uint64_t result_references[8]
         uint32_t reduce_flags

@@ -95,6 +95,21 @@ def bind_program(
     maps_source: bool = False,
     maps_result: bool = False,
 ) -> BoundOperation: ...
+def resolve_communicator(comm: CommunicatorBase | None) -> Any: ...
+def bind_parts(
+    comm: CommunicatorBase,
+    program: Program,
+    parts: Parts,
+    keep: Any,
+    output: Any,
+    *,
+    kind: int,
+    op: int,
+    dtype: int,
+    nbytes: int,
+    digest: int,
+    stream: Stream | None = None,
+) -> BoundOperation: ...
 
 @final
 class WireEnd: ...
@@ -195,9 +210,15 @@ class Program:
         result_count: int = 1,
         algorithm: int = 0,
         facts: Any = None,
+        part_count: int = 0,
     ) -> None: ...
     @property
     def facts(self) -> Any: ...
+
+class Parts:
+    def __init__(
+        self, entries: Sequence[tuple[int, Sequence[int], Sequence[int], int]]
+    ) -> None: ...
 
 class Work:
     def wait(self, timeout_seconds: float | None = None) -> None: ...

@@ -110,11 +110,12 @@ include "host/flight.pxi"
 include "host/calls.pxi"
 include "host/fused.pxi"
 include "host/bound.pxi"
+include "host/parts.pxi"
 
 
 cdef Program _make_program(CommunicatorBase comm, object mapped, object staged, size_t reduce,
                            size_t partial, size_t prepare, int derived_count, int result_count,
-                           int algorithm, object facts):
+                           int algorithm, object facts, int part_count):
     cdef Program program = Program.__new__(Program)
     cdef HostProgram* host
     program.host = make_shared[HostProgram]()
@@ -126,19 +127,22 @@ cdef Program _make_program(CommunicatorBase comm, object mapped, object staged, 
     host.result_count = result_count
     host.algorithm = algorithm
     if mapped is not None:
-        _load(comm, &host.mapped, mapped)
+        _load(comm, &host.mapped, mapped, part_count)
         host.has_mapped = True
     if staged is not None:
-        _load(comm, &host.staged, staged)
+        _load(comm, &host.staged, staged, part_count)
         host.has_staged = True
     program.facts = facts
     return program
 
 
-cdef int _load(CommunicatorBase comm, PlanImage* image, bytes packed) except -1:
+cdef int _load(CommunicatorBase comm, PlanImage* image, bytes packed,
+               int part_count) except -1:
     cdef const char* data = packed
+    cdef PlanLimits limits = comm.session.get().limits()
+    limits.part_count = part_count
     if len(packed) % sizeof(Record) != 0 or not image.load(
-            <const Record*>data, len(packed) // sizeof(Record), comm.session.get().limits()):
+            <const Record*>data, len(packed) // sizeof(Record), limits):
         raise UsageError(f"the plan cannot run on rank {comm.rank}: {image.error().decode()}")
     return 0
 
@@ -159,6 +163,8 @@ cdef class Program:
         What the kernel derives, what it stores, and the algorithm's number in flight records.
     facts : object
         What binding needs to know; see ``collectives.Facts``.
+    part_count : int
+        How many parts the plans name.
 
     Raises
     ------
@@ -168,7 +174,7 @@ cdef class Program:
 
     def __init__(self, CommunicatorBase comm, mapped, staged, *, size_t reduce_address=0,
                  size_t partial_address=0, size_t prepare_address=0, int derived_count=0,
-                 int result_count=1, int algorithm=0, facts=None):
+                 int result_count=1, int algorithm=0, facts=None, int part_count=0):
         cdef Program made
         if derived_count > kMaxScalars or result_count > kMaxResults:
             raise UsageError(
@@ -176,7 +182,8 @@ cdef class Program:
                 f"got {derived_count} and {result_count}"
             )
         made = _make_program(comm, mapped, staged, reduce_address, partial_address,
-                             prepare_address, derived_count, result_count, algorithm, facts)
+                             prepare_address, derived_count, result_count, algorithm, facts,
+                             part_count)
         self.host = made.host
         self.facts = facts
         comm.program_count += 1

@@ -10,6 +10,7 @@ import operator
 import os
 import sys
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,8 @@ from cocoll.facts import PlanFacts
 from cocoll.failure import OP_LABELS, AbortReason, Purpose
 from cocoll.kernels.build import KernelLoader, KernelSpec
 from cocoll.plan import Aliasing, Plan, Relation, verify
-from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS
+from cocoll.plan.ranges import block_elements, block_range
 from cocoll.symmetric import SymmetricMemory
 from cocoll.topology.gather import assemble, local_facts
 from cocoll.tuning import Tuning
@@ -123,6 +125,7 @@ class Communicator(_core.CommunicatorBase):
         self, bootstrap: Bootstrap, *, crowded: bool, topology: Topology | None = None
     ) -> None:
         connect(self, bootstrap, crowded=crowded, topology=topology)
+        self._reshardings: OrderedDict[object, Any] = OrderedDict()
         self._memory = SymmetricMemory(self._heap_start())
         self._opened()
         if self.settings.trace is not None:

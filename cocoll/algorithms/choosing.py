@@ -21,7 +21,8 @@ from cocoll.algorithms.demand import Candidate, Demand
 from cocoll.algorithms.hierarchy import Hierarchy, make_hierarchy
 from cocoll.algorithms.host_staging import HostStaging
 from cocoll.errors import UsageError
-from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan, block_elements
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan
+from cocoll.plan.ranges import block_elements
 
 if TYPE_CHECKING:
     from cocoll.topology.graph import Topology

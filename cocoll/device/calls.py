@@ -29,7 +29,8 @@ from cocoll.errors import (
 )
 from cocoll.failure import OP_LABELS, Kind, Option
 from cocoll.kernels.spec import KernelSpec
-from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS
+from cocoll.plan.ranges import block_elements, block_range
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator

@@ -18,7 +18,7 @@ from cocoll.errors import BufferMismatchError, DTypeError, UsageError
 from cocoll.failure import OP_LABELS, Kind, Option
 from cocoll.kernels.spec import KernelSpec
 from cocoll.plan import Aliasing, Plan, Relation, verify
-from cocoll.plan.ir import block_elements
+from cocoll.plan.ranges import block_elements
 from cocoll.plan.structure import check_plan
 
 if TYPE_CHECKING:

@@ -34,11 +34,8 @@ from cocoll.plan.ir import (
     Step,
     View,
     Wait,
-    block_elements,
-    block_range,
-    chunk_range,
-    loop_iterations,
 )
+from cocoll.plan.ranges import block_elements, block_range, chunk_range, loop_iterations
 from cocoll.plan.structure import matches_by_tag
 
 if TYPE_CHECKING:

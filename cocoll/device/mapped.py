@@ -24,7 +24,8 @@ from cocoll.algorithms.one_shot import OneShot
 from cocoll.algorithms.two_shot import StagedTwoShot, TwoShot
 from cocoll.device.launches import add_copy, add_meeting, add_reduction
 from cocoll.failure import Option
-from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Composite, Plan, block_range
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Composite, Plan
+from cocoll.plan.ranges import block_range
 
 if TYPE_CHECKING:
     from cocoll.cuda.binding import Operation

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from cocoll.algorithms import OperandSpec, ReduceSpec
 from cocoll.failure import Kind, Option
-from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_range
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS
+from cocoll.plan.ranges import block_range
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator

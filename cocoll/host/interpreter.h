@@ -333,6 +333,7 @@ class Execution {
   int64_t iterations(const Record& loop) const {
     int64_t total = 1;
     const Span span = static_cast<Span>(loop.field[0]);
+    if (span == Span::kRange) return loop.field[1] + 1;
     if (span != Span::kOnce) {
       const int64_t elements = span == Span::kBlock ? block_elements_ : call_->count;
       total = std::max<int64_t>(1, (elements + loop.x - 1) / loop.x);
@@ -346,13 +347,15 @@ class Execution {
   };
 
   Range chunk(const LaneState& lane, int32_t block) const {
+    const Span span = static_cast<Span>(lane.loop->field[0]);
+    if (span == Span::kRange) return {first_element(*lane.loop), lane.loop->x};
     int64_t first = 0;
     int64_t stop = call_->count;
     if (block != kWholeVector) {
       first = std::min(block * block_elements_, call_->count);
       stop = std::min(first + block_elements_, call_->count);
     }
-    if (static_cast<Span>(lane.loop->field[0]) == Span::kOnce) return {first, stop - first};
+    if (span == Span::kOnce) return {first, stop - first};
     const int64_t chunk_elements = lane.loop->x;
     // A clipped block may have fewer chunks than the loop has iterations.
     const int64_t start = std::min(first + lane.iteration * chunk_elements, stop);
@@ -372,6 +375,8 @@ class Execution {
                      view, first);
       case Buffer::kOperand:
         return place(call_->operands[view.index()], view, first);
+      case Buffer::kPart:
+        return place(call_->parts[view.index()], view, first);
       case Buffer::kLine:
         return scratch(reinterpret_cast<char*>(line(view.rank()).payload), view, lane, first);
       case Buffer::kSmall:
@@ -493,9 +498,11 @@ class Execution {
            next->field[2] != lane.step->field[2];
   }
 
-  // Whether a chunk is the last of its block.
+  // Whether a chunk is the last of its block; of ranges, whether it is the last of the lane.
   bool reaches_end(const LaneState& lane, int32_t block, const Range& range) const {
-    if (static_cast<Span>(lane.loop->field[0]) == Span::kOnce) return true;
+    const Span span = static_cast<Span>(lane.loop->field[0]);
+    if (span == Span::kOnce) return true;
+    if (span == Span::kRange) return lane.loops_left == 0;
     const int64_t stop = block == kWholeVector
                              ? call_->count
                              : std::min((block + 1) * block_elements_, call_->count);

@@ -75,6 +75,7 @@ struct Invocation {
   int64_t source_bytes = 0;
   cocoll_array results[kMaxResults] = {};
   cocoll_array operands[kMaxOperands] = {};
+  const cocoll_array* parts = nullptr;  // as many as the program's plans name
   uint64_t source_reference = kNotMapped;
   uint64_t result_references[kMaxResults] = {};
   uint32_t reduce_flags = 0;

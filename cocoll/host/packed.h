@@ -10,7 +10,7 @@
 namespace cocoll::host {
 
 enum : int32_t {
-  kPackVersion = 3,
+  kPackVersion = 4,
   kWholeVector = -1,
   kNoEnd = -1,
   kWholeLane = INT32_MIN,
@@ -36,9 +36,18 @@ enum class Opcode : int32_t {
   kCall = 12,
 };
 
-enum class Buffer : int32_t { kSource = 0, kResult, kOperand, kLine, kSmall, kStaging, kCount };
+enum class Buffer : int32_t {
+  kSource = 0,
+  kResult,
+  kOperand,
+  kLine,
+  kSmall,
+  kStaging,
+  kPart,
+  kCount
+};
 
-enum class Span : int32_t { kOnce = 0, kBlock = 1, kWhole = 2 };
+enum class Span : int32_t { kOnce = 0, kBlock = 1, kWhole = 2, kRange = 3 };
 
 enum HeaderFlag : int32_t { kMappedSources = 1, kMappedResults = 2 };
 
@@ -52,6 +61,11 @@ struct Record {
   Opcode op() const { return static_cast<Opcode>(opcode); }
 };
 static_assert(sizeof(Record) == 48, "ir.py packs 48-byte records");
+
+// Where the range of a loop over one begins.
+inline int64_t first_element(const Record& loop) {
+  return int64_t{loop.field[4]} << 31 | loop.field[3];
+}
 
 // The record of a view, read by name.
 struct ViewRef {
@@ -80,6 +94,7 @@ struct PlanLimits {
   int32_t tag_count = 0;
   bool has_wire = false;
   const int32_t* host_of = nullptr;  // by rank; null where there is one host
+  int32_t part_count = 0;
 };
 
 // A packed plan that has been checked: every index in range, every record where it belongs.
@@ -162,12 +177,14 @@ class PlanImage {
     if (*at >= records_.size() || records_[*at].op() != Opcode::kLoop)
       return fail(*at, "wanted a loop record");
     const Record& loop = records_[*at];
-    if (loop.field[0] < 0 || loop.field[0] > static_cast<int32_t>(Span::kWhole))
+    if (loop.field[0] < 0 || loop.field[0] > static_cast<int32_t>(Span::kRange))
       return fail(*at, "unknown span");
     const Span span = static_cast<Span>(loop.field[0]);
     if (span != Span::kOnce && (loop.x < 1 || loop.x > kMaxChunkElements))
       return fail(*at, "a loop needs chunk_elements > 0, and below 2^48");
     if (loop.field[1] < 0) return fail(*at, "a loop begins before its first iteration");
+    if (loop.field[3] < 0 || loop.field[4] < 0 || first_element(loop) > kMaxChunkElements)
+      return fail(*at, "a range begins at an element from 0 to 2^48");
     if (loop.y < 0 || static_cast<uint64_t>(loop.y) > records_.size() - *at - 1)
       return fail(*at, "a loop body passes the end of the plan");
     const size_t end = *at + 1 + static_cast<size_t>(loop.y);
@@ -230,7 +247,8 @@ class PlanImage {
     if (here + 1 + static_cast<size_t>(views) > end) return fail(here, "views pass the loop body");
     for (int64_t view = 0; view < views; ++view)
       if (!check_view(here + 1 + static_cast<size_t>(view), loop, limits)) return false;
-    if (in_opening_ && ViewRef{&records_[here + 2]}.buffer() <= Buffer::kOperand)
+    if (in_opening_ && (ViewRef{&records_[here + 2]}.buffer() <= Buffer::kOperand ||
+                        ViewRef{&records_[here + 2]}.buffer() == Buffer::kPart))
       return fail(here, "an opening writes scratch only");
     if (views > max_views_) max_views_ = static_cast<int32_t>(views);
     *at = here + 1 + static_cast<size_t>(views);
@@ -269,6 +287,10 @@ class PlanImage {
       case Buffer::kOperand:
         if (view.index() >= limits.operand_count) return fail(at, "no such operand");
         if (foreign) return fail(at, "operands of other ranks cannot be touched");
+        return true;
+      case Buffer::kPart:
+        if (view.index() >= limits.part_count) return fail(at, "no such part");
+        if (foreign) return fail(at, "parts of other ranks cannot be touched");
         return true;
       case Buffer::kSource:
         if (foreign && !mapped_sources())

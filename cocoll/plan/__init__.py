@@ -28,14 +28,11 @@ from cocoll.plan.ir import (
     Step,
     View,
     Wait,
-    block_elements,
-    block_range,
-    chunk_range,
-    loop_iterations,
 )
 from cocoll.plan.listing import render_plan
 from cocoll.plan.memory import Aliasing, Relation
 from cocoll.plan.packing import PACK_VERSION, Opcode
+from cocoll.plan.ranges import block_elements, block_range, chunk_range, loop_iterations
 from cocoll.plan.structure import check_plan
 from cocoll.plan.verifier import default_counts, verify
 

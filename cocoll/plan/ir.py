@@ -40,10 +40,6 @@ __all__ = [
     "Step",
     "View",
     "Wait",
-    "block_elements",
-    "block_range",
-    "chunk_range",
-    "loop_iterations",
 ]
 
 #: ``Communicator.shard_range`` rounds a shard up to this many elements, so that a shard of any
@@ -57,7 +53,8 @@ WHOLE_VECTOR = -1
 class Buffer(enum.IntEnum):
     """The memory that a view lies in.
 
-    ``SOURCE``, ``RESULT`` and ``OPERAND`` are the caller's arrays, the others the executor's, in
+    ``SOURCE``, ``RESULT``, ``OPERAND`` and ``PART`` are the caller's arrays; of parts there are any
+    number, each with elements counted from its own first one. The others are the executor's, in
     every rank's mapped memory: ``LINE`` the 64-byte payload of the arrival line, ``SMALL`` the
     staging of one-shot operations, ``STAGING`` the slots of chunked ones.
     """
@@ -68,6 +65,7 @@ class Buffer(enum.IntEnum):
     LINE = 3
     SMALL = 4
     STAGING = 5
+    PART = 6
 
     @property
     def copies(self) -> int:
@@ -77,7 +75,7 @@ class Buffer(enum.IntEnum):
     @property
     def is_scratch(self) -> bool:
         """Whether the executor, not the caller, owns the memory."""
-        return self >= Buffer.LINE
+        return Buffer.LINE <= self <= Buffer.STAGING
 
 
 class Flag(enum.IntEnum):
@@ -97,6 +95,7 @@ class Span(enum.IntEnum):
     ONCE = 0
     BLOCK = 1
     WHOLE = 2
+    RANGE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +261,9 @@ class Loop:
     ``Span.ONCE`` runs once, its chunk is the whole block; ``Span.BLOCK`` runs ``ceil(block_elements
     / chunk_elements)`` times on every rank, ``Span.WHOLE`` ``ceil(count / chunk_elements)`` times.
     The last chunk is clipped; one iteration always exists, so that empty vectors synchronise.
+
+    ``Span.RANGE`` runs once, as iteration `begin`, over `chunk_elements` from `first_element` on,
+    whatever the vector and the block are: a plan of such loops serves one shape.
     """
 
     steps: tuple[Step, ...]
@@ -269,6 +271,7 @@ class Loop:
     chunk_elements: int = 0
     begin: int = 0
     end: int | None = None
+    first_element: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,39 +365,3 @@ class Plan:
     def digest(self) -> str:
         """Give the SHA-256 of the packed plan."""
         return hashlib.sha256(self.pack()).hexdigest()
-
-
-def block_elements(count: int, world_size: int, alignment_elements: int) -> int:
-    """Give the length of a block: ceil(count / world_size), rounded up to the alignment."""
-    per_rank = -(-count // world_size)
-    return -(-per_rank // alignment_elements) * alignment_elements
-
-
-def block_range(block: int, count: int, length_elements: int) -> tuple[int, int]:
-    """Give the first and one-past-last element of a block, clipped to the vector."""
-    if block == WHOLE_VECTOR:
-        return 0, count
-    start = min(block * length_elements, count)
-    return start, min(start + length_elements, count)
-
-
-def loop_iterations(loop: Loop, count: int, length_elements: int) -> range:
-    """Give the iterations that a loop runs for a vector of `count` elements."""
-    if loop.span is Span.ONCE:
-        total = 1
-    else:
-        span_elements = length_elements if loop.span is Span.BLOCK else count
-        total = max(1, -(-span_elements // loop.chunk_elements))
-    end = total if loop.end is None else min(loop.end, total)
-    return range(loop.begin, end)
-
-
-def chunk_range(
-    loop: Loop, block: int, iteration: int, count: int, length_elements: int
-) -> tuple[int, int]:
-    """Give the elements of `block` that one iteration moves, clipped; empty past the end."""
-    start, stop = block_range(block, count, length_elements)
-    if loop.span is Span.ONCE:
-        return start, stop
-    first = min(start + iteration * loop.chunk_elements, stop)
-    return first, min(first + loop.chunk_elements, stop)

@@ -51,7 +51,8 @@ def _describe_flag(flag: int) -> str:
 
 def describe_view(view: View) -> str:
     """Give a view in a few words: buffer, rank, and where its elements lie."""
-    index = f".{view.index}" if view.index or view.buffer is Buffer.OPERAND else ""
+    numbered = view.buffer in (Buffer.OPERAND, Buffer.PART)
+    index = f".{view.index}" if view.index or numbered else ""
     text = f"{Buffer(view.buffer).name}{index}[rank {view.rank}]"
     if view.origin:
         text += f" from block {view.origin}"

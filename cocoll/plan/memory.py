@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cocoll.errors import UsageError
-from cocoll.plan.ir import Buffer, Plan, View, block_elements, block_range
+from cocoll.plan.ir import Buffer, Plan, View
+from cocoll.plan.ranges import block_elements, block_range
 
 __all__ = ["LINE_BYTES", "Aliasing", "Extent", "MemoryMap", "Relation", "Space"]
 

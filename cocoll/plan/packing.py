@@ -31,7 +31,7 @@ from cocoll.plan.listing import Place, describe_step
 
 __all__ = ["PACK_VERSION", "RECORD_BYTES", "Opcode", "pack_plan", "places_of_records"]
 
-PACK_VERSION = 3
+PACK_VERSION = 4
 
 
 class Opcode(enum.IntEnum):
@@ -136,7 +136,11 @@ def _pack_loop(loop: Loop) -> Iterator[bytes]:
         raise UsageError(f"a loop over {loop.span.name} needs chunk_elements > 0")
     end = _NO_END if loop.end is None else loop.end
     body = [record for step in loop.steps for record in _pack_step(step)]
-    yield _record(Opcode.LOOP, loop.span, loop.begin, end, x=loop.chunk_elements, y=len(body))
+    # Fields are signed: the lower one has 31 bits.
+    high, low = divmod(loop.first_element, 1 << 31)
+    yield _record(
+        Opcode.LOOP, loop.span, loop.begin, end, low, high, x=loop.chunk_elements, y=len(body)
+    )
     yield from body
 
 

@@ -185,6 +185,11 @@ def _check_loop(plan: Plan, loop: Loop) -> None:
         raise UsageError(
             f"{where}: wanted 0 <= begin <= end, got begin {loop.begin}, end {loop.end}"
         )
+    if loop.first_element < 0 or (loop.span is not Span.RANGE and loop.first_element):
+        raise UsageError(
+            f"{where}: wanted first_element >= 0, and 0 unless the loop is over a range; got "
+            f"{loop.first_element}"
+        )
     groups = [step.group if isinstance(step, Send | Receive) else 0 for step in loop.steps]
     runs = [group for index, group in enumerate(groups) if index == 0 or groups[index - 1] != group]
     for group, times in Counter(runs).items():
@@ -312,6 +317,8 @@ def _mapping_fault(plan: Plan, step: Step) -> str | None:
     views = (*reads_of(step), *writes_of(step))
     if any(map(foreign(Buffer.OPERAND), views)):
         return "the operands of a peer are not mapped here"
+    if any(map(foreign(Buffer.PART), views)):
+        return "the parts of a peer are not mapped here"
     if any(map(foreign(Buffer.SOURCE), views)) and not plan.mapped_sources:
         return "a peer's SOURCE is touched, yet mapped_sources is False"
     if any(map(foreign(Buffer.RESULT), views)) and not plan.mapped_results:

@@ -25,13 +25,10 @@ from cocoll.plan.ir import (
     Step,
     View,
     Wait,
-    block_elements,
-    block_range,
-    chunk_range,
-    loop_iterations,
 )
 from cocoll.plan.listing import OPENING, Place, describe_step
 from cocoll.plan.memory import Extent, MemoryMap
+from cocoll.plan.ranges import block_elements, block_range, chunk_range, loop_iterations
 from cocoll.plan.structure import reads_of, writes_of
 from cocoll.plan.trace import TRUNK, Event, Moment, Operation, Trace, raise_illegal
 

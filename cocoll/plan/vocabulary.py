@@ -104,6 +104,23 @@ class ViewMaker:
         """
         return View(Buffer.OPERAND, self.rank, itemsize_bytes, index=index, origin=origin)
 
+    def part(self, *, itemsize_bytes: int, index: int) -> View:
+        """Name one of any number of arrays on this rank, whose elements loops over ranges count.
+
+        Parameters
+        ----------
+        itemsize_bytes : int
+            Bytes of one element.
+        index : int
+            Which array.
+
+        Returns
+        -------
+        View
+            For steps of this plan.
+        """
+        return View(Buffer.PART, self.rank, itemsize_bytes, index=index)
+
     def scratch(
         self,
         buffer: Buffer,

@@ -18,10 +18,8 @@ from cocoll.plan.ir import (
     Span,
     Step,
     Wait,
-    block_elements,
-    block_range,
-    loop_iterations,
 )
+from cocoll.plan.ranges import block_elements, block_range, loop_iterations
 from cocoll.plan.structure import reads_of, writes_of
 
 __all__ = ["USES", "Outline", "outline_plan"]

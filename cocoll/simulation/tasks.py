@@ -11,23 +11,9 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, NamedTuple
 
 from cocoll.errors import SimulationError
-from cocoll.plan.ir import (
-    Copy,
-    Loop,
-    Native,
-    Plan,
-    Receive,
-    Send,
-    Signal,
-    Span,
-    Step,
-    View,
-    Wait,
-    block_elements,
-    block_range,
-    loop_iterations,
-)
+from cocoll.plan.ir import Copy, Loop, Native, Plan, Receive, Send, Signal, Span, Step, View, Wait
 from cocoll.plan.listing import describe_step
+from cocoll.plan.ranges import block_elements, block_range, loop_iterations
 from cocoll.plan.structure import reads_of, writes_of
 
 if TYPE_CHECKING:

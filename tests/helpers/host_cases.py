@@ -13,7 +13,8 @@ from cocoll.algorithms import hierarchical, hierarchical_broadcast, recursive_do
 from cocoll.algorithms.hierarchy import Hierarchy
 from cocoll.algorithms.operands import OperandSpec, ReduceSpec
 from cocoll.plan import Aliasing, Plan, Relation
-from cocoll.plan.ir import Receive, Send, block_elements, chunk_range, loop_iterations
+from cocoll.plan.ir import Receive, Send
+from cocoll.plan.ranges import block_elements, chunk_range, loop_iterations
 from tests.helpers.plan_cases import SPECS, UPDATED_OPERANDS, reduction_operation
 from tests.helpers.plan_runner import Operation
 

@@ -29,12 +29,9 @@ from cocoll.plan.ir import (
     Step,
     View,
     Wait,
-    block_elements,
-    block_range,
-    chunk_range,
-    loop_iterations,
 )
 from cocoll.plan.memory import Aliasing, Relation
+from cocoll.plan.ranges import block_elements, block_range, chunk_range, loop_iterations
 
 TILE_ELEMENTS = 3
 SCRATCH_BYTES = 1 << 16

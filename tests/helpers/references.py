@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, block_elements, block_range
+from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS
+from cocoll.plan.ranges import block_elements, block_range
 from tests.helpers.arrays import assert_same_bits, numpy_dtype
 
 __all__ = [

@@ -13,7 +13,7 @@ import pytest
 import cocoll
 from cocoll.errors import UnsupportedError, UsageError
 from cocoll.plan import Builder, Copy, Plan, Receive, Reduce, Send, Span
-from cocoll.plan.ir import block_elements, chunk_range, loop_iterations
+from cocoll.plan.ranges import block_elements, chunk_range, loop_iterations
 from cocoll.simulation import Explanation
 from cocoll.testing import run_ranks
 

@@ -18,7 +18,7 @@ from cocoll.algorithms.ordered_hosts import (
 )
 from cocoll.errors import RankError, ScheduleError, UsageError
 from cocoll.plan import Aliasing, Plan, Receive, Relation, Send, Signal, Step, Wait, verify
-from cocoll.plan.ir import block_elements, chunk_range, loop_iterations
+from cocoll.plan.ranges import block_elements, chunk_range, loop_iterations
 from cocoll.plan.structure import matches_by_tag
 from cocoll.plan.trace import Event, Operation, Trace
 from cocoll.plan.unrolling import unroll

@@ -28,7 +28,8 @@ from cocoll.plan import (
     render_plan,
     verify,
 )
-from cocoll.plan.ir import Native, block_elements, chunk_range, loop_iterations
+from cocoll.plan.ir import Native
+from cocoll.plan.ranges import block_elements, chunk_range, loop_iterations
 from tests.helpers.plan_cases import edit
 
 SPEC = ReduceSpec(4, (4,))

@@ -61,7 +61,10 @@ def test_blocks_cut_the_vector(count: int, world_size: int, alignment: int) -> N
     assert block_range(WHOLE_VECTOR, count, length) == (0, count)
 
 
-@given(counts, world_sizes, alignments, st.integers(1, 40), st.sampled_from(list(Span)))
+SPANS = [span for span in Span if span is not Span.RANGE]
+
+
+@given(counts, world_sizes, alignments, st.integers(1, 40), st.sampled_from(SPANS))
 def test_chunks_cut_every_block(
     count: int, world_size: int, alignment: int, chunk: int, span: Span
 ) -> None:
@@ -75,6 +78,14 @@ def test_chunks_cut_every_block(
         assert all(span is Span.ONCE or stop - first <= chunk for first, stop in pieces)
         covered = [element for first, stop in pieces for element in range(first, stop)]
         assert covered == list(range(*block_range(block, count, length)))
+
+
+@given(counts, st.integers(1, 40), st.integers(0, 6), st.integers(0, 1 << 40))
+def test_ranges_are_what_they_say(count: int, chunk: int, begin: int, first: int) -> None:
+    loop = Loop((), Span.RANGE, chunk, begin, first_element=first)
+    assert list(loop_iterations(loop, count, 16)) == [begin]
+    for block in (WHOLE_VECTOR, 0, 1):
+        assert chunk_range(loop, block, begin, count, 16) == (first, first + chunk)
 
 
 @given(counts, st.integers(1, 40), st.integers(0, 6))
@@ -339,12 +350,12 @@ def test_numbers_of_opcodes_buffers_flags_and_spans() -> None:
         ("CALL", 12),
     ]  # fmt: skip
     assert [one.name for one in Buffer] == [
-        "SOURCE", "RESULT", "OPERAND", "LINE", "SMALL", "STAGING",
+        "SOURCE", "RESULT", "OPERAND", "LINE", "SMALL", "STAGING", "PART",
     ]  # fmt: skip
     assert [one.name for one in Flag] == [
         "REQUEST", "ANSWER", "DONE", "USER", "GATHER", "GATHERED",
     ]  # fmt: skip
-    assert [one.name for one in Span] == ["ONCE", "BLOCK", "WHOLE"]
+    assert [one.name for one in Span] == ["ONCE", "BLOCK", "WHOLE", "RANGE"]
     assert {one.name: one.copies for one in Buffer if one.copies != 1} == {"LINE": 2, "SMALL": 2}
 
 

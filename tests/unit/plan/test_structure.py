@@ -146,6 +146,7 @@ def test_the_opening_waits_for_no_lane() -> None:
         (replace(SOURCE, rank=1), "mapped_sources is False"),
         (replace(RESULT, rank=1), "mapped_results is False"),
         (replace(OPERAND, rank=1), "operands of a peer"),
+        (View(Buffer.PART, 1, 4), "parts of a peer"),
     ],
 )
 def test_arrays_of_peers_are_declared(view: View, message: str) -> None:
