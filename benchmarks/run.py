@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 _ROOT = Path(__file__).resolve().parents[1]
 sys.path[0] = str(_ROOT)
@@ -30,7 +30,7 @@ from benchmarks.common.terminal import Progress  # noqa: E402
 from benchmarks.common.turns import Listener, TurnError  # noqa: E402
 from benchmarks.hosts.setting import HostsSetting, is_on_cluster  # noqa: E402
 from benchmarks.peers.launch import JobSpec, cocoll_job, peer_jobs  # noqa: E402
-from benchmarks.suites import SUITES, scale  # noqa: E402
+from benchmarks.suites import SUITES, reshard, scale  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,13 +40,18 @@ if TYPE_CHECKING:
     from benchmarks.hosts.job import SharedJob
 
 
+# Suites whose times are of one implementation: they have no peers to take turns with.
+_OTHERS: dict[str, Any] = {scale.NAME: scale, reshard.NAME: reshard}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one suite and give the exit status."""
     options = _parse(arguments)
     if options.plot:
         load_pyplot()  # a missing package is told now, not after ten minutes
-    if options.suite == scale.NAME:
-        return scale.run(options)
+    if options.suite in _OTHERS:
+        status: int = _OTHERS[options.suite].run(options)
+        return status
     suite = SUITES[options.suite]
     if is_on_cluster():
         return _run_on_cluster(suite, options)
@@ -70,7 +75,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("suite", choices=sorted([*SUITES, scale.NAME]))
+    parser.add_argument("suite", choices=sorted([*SUITES, *_OTHERS]))
     parser.add_argument("--ranks", type=int, nargs="+", metavar="N")
     parser.add_argument(
         "--sizes",
@@ -79,6 +84,10 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="SIZE",
         help="bytes of one rank's input, with KiB, MiB or GiB; default: the suite's cases",
     )
+    parser.add_argument(
+        "--simulate", action="store_true", help="of reshard: predict, on a preset, and run nothing"
+    )
+    parser.add_argument("--cases", nargs="+", metavar="NAME", help="of reshard: only these")
     parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"))
     parser.add_argument("--rounds", type=int, default=Settings().rounds)
     parser.add_argument("--json", type=Path, metavar="FILE", help="one object a line")
@@ -104,8 +113,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.rounds < 1 or any(ranks < 1 for ranks in options.ranks or ()):
         parser.error("--rounds and --ranks must be at least 1")
-    if options.suite == scale.NAME:
-        problem = scale.check_options(options)
+    if options.suite in _OTHERS:
+        problem = _OTHERS[options.suite].check_options(options)
         if problem is not None:
             parser.error(problem)
         return options

@@ -28,6 +28,8 @@ from cocoll.epilogues.functions import (
     where,
 )
 from cocoll.epilogues.trace import epilogue
+from cocoll.reshard_calls import Resharding, plan_reshard, reshard
+from cocoll.resharding import Mesh, ShardingSpec, TensorMove, plan_multicast
 from cocoll.stream import Stream
 from cocoll.tuning import Tuning
 
@@ -39,7 +41,11 @@ __all__ = [
     "DONE",
     "BoundOperation",
     "Communicator",
+    "Mesh",
+    "Resharding",
+    "ShardingSpec",
     "Stream",
+    "TensorMove",
     "Tuning",
     "Work",
     "__version__",
@@ -59,8 +65,11 @@ __all__ = [
     "log",
     "maximum",
     "minimum",
+    "plan_multicast",
+    "plan_reshard",
     "reduce_scatter",
     "reduce_scatter_fused",
+    "reshard",
     "sqrt",
     "tanh",
     "where",

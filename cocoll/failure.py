@@ -44,6 +44,7 @@ class Kind(enum.IntEnum):
     REDUCE_SCATTER_FUSED = 7
     CUSTOM = 8
     EXCHANGE = 9
+    RESHARD = 10
 
 
 class Option(enum.IntFlag):
@@ -75,6 +76,7 @@ class Purpose(enum.IntEnum):
     OPEN_DEVICE = 5
     EMPTY_ON_DEVICE = 6
     TRACE = 7
+    RESHARD = 8
 
 
 class _Status(enum.IntEnum):
@@ -101,6 +103,7 @@ _PURPOSE_LABELS = {
     Purpose.OPEN_DEVICE: "the first use of a GPU",
     Purpose.EMPTY_ON_DEVICE: "comm.empty on a GPU",
     Purpose.TRACE: "the end of comm.trace",
+    Purpose.RESHARD: "the planning of a resharding",
 }
 
 
@@ -114,6 +117,8 @@ def describe_operation(flight: tuple[int, ...] | None) -> str:
         return f"{_PURPOSE_LABELS[Purpose(root)]} ({count} bytes)"
     if kind is Kind.BARRIER:
         return "barrier()"
+    if kind is Kind.RESHARD:
+        return f"reshard({count} bytes, plan={epilogue:016x})"
     parts = [f"count={count}", f"dtype={DType(dtype).label}"]
     if kind in _REDUCING:
         parts.append(f"op={OP_LABELS[op]}")

@@ -1,6 +1,6 @@
 """``cocoll plan``: which algorithm would serve a collective on a topology, and how fast.
 
-``cocoll plan reshard`` is in `cocoll.commands.reshard`.
+``cocoll plan reshard`` is in `cocoll.commands.resharding_plans`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cocoll.commands.arguments import parse_bytes
 from cocoll.commands.plotting import load_pyplot, plot_timeline
 from cocoll.commands.questions import FUSED, Question, explain_question, reduce_spec
-from cocoll.commands.reshard import add_reshard
+from cocoll.commands.resharding_plans import add_reshard
 from cocoll.config import Settings
 from cocoll.dtypes import DType
 from cocoll.errors import UsageError

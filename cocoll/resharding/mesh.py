@@ -149,6 +149,16 @@ class Mesh:
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Give where a rank stands on each axis.
 
+        Parameters
+        ----------
+        rank : int
+            One of the mesh.
+
+        Returns
+        -------
+        tuple of int
+            As long as the mesh has axes.
+
         Raises
         ------
         ReshardError
@@ -170,6 +180,11 @@ class Mesh:
         ----------
         fixed : dict of int to int
             Axes and where on them; other axes are run through.
+
+        Returns
+        -------
+        tuple of int
+            At least one.
         """
         places = [0]
         for axis, length in enumerate(self.shape):

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from cocoll.resharding.mesh import Mesh
     from cocoll.topology.graph import Topology
 
-__all__ = ["MulticastPlan", "TensorMove", "plan_multicast", "plan_reshard", "plan_reshards"]
+__all__ = [
+    "MulticastPlan",
+    "TensorMove",
+    "plan_multicast",
+    "plan_reshard",
+    "plan_reshards",
+    "tasks_of",
+]
 
 
 @dataclass(frozen=True)
@@ -233,9 +240,30 @@ def plan_reshards(
     ReshardError, UsageError, UnsupportedError
         As in `plan_reshard`.
     """
+    return plan_multicast(tasks_of(moves), topology, solver=solver)
+
+
+def tasks_of(moves: Sequence[TensorMove]) -> list[UnitTask]:
+    """Give the unit tasks of several tensors.
+
+    Parameters
+    ----------
+    moves : sequence of TensorMove
+        The tensors.
+
+    Returns
+    -------
+    list of UnitTask
+        Those of the first tensor first; `UnitTask.tensor` is the place in `moves`.
+
+    Raises
+    ------
+    ReshardError
+        A spec does not fit its mesh or the shape.
+    """
     tasks: list[UnitTask] = []
     for number, move in enumerate(moves):
         source, destination = move.layouts()
         itemsize = DType.parse(move.dtype).itemsize_bytes
         tasks += decompose(source, destination, itemsize, tensor=number, first=len(tasks))
-    return plan_multicast(tasks, topology, solver=solver)
+    return tasks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -94,9 +95,11 @@ def _spec(draw: st.DrawFn, mesh: Mesh, shape: tuple[int, ...], *, partial: bool)
 
 
 @st.composite
-def reshardings(draw: st.DrawFn, *, partial: bool = True) -> Draw:
+def reshardings(
+    draw: st.DrawFn, *, partial: bool = True, topologies: Sequence[Topology] = tuple(TOPOLOGIES)
+) -> Draw:
     """Draw a small resharding: uneven shards, empty dims, overlapping meshes, given lengths."""
-    topology = draw(st.sampled_from(TOPOLOGIES))
+    topology = draw(st.sampled_from(topologies))
     shape = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 3, 5, 7, 8]), min_size=1, max_size=3)))
     src, dst = _mesh(draw, topology.world_size), _mesh(draw, topology.world_size)
     return Draw(

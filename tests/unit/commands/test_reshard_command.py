@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from cocoll import cli
-from cocoll.commands import reshard
+from cocoll.commands import resharding_plans
 from cocoll.resharding.solvers import SOLVERS
 
 WORDS = ["plan", "reshard", "--shape", "1024,1024,512", "--topology", "p3.8xlarge:4"]
@@ -19,7 +20,7 @@ CASE3 = ["--src", "2x4:R,S0,R", "--dst", "2x4:S0,R,R"]
 def _without_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     # SciPy takes a second to import.
     monkeypatch.setattr(
-        reshard, "SOLVERS", {name: SOLVERS[name] for name in SOLVERS if name != "exact"}
+        resharding_plans, "SOLVERS", {name: SOLVERS[name] for name in SOLVERS if name != "exact"}
     )
 
 
@@ -62,3 +63,14 @@ def test_json_and_overlapping_meshes(capsys: pytest.CaptureFixture[str]) -> None
 def test_mistakes(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*WORDS, *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_schedule_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "schedule.png"
+    assert cli.main([*WORDS, *CASE3, "--plot", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    # What is there already needs no schedule.
+    same = ["--src", "2x4:S0,R,R", "--dst", "2x4:S0,R,R", "--dst-first-rank", "0"]
+    assert cli.main([*WORDS, *same, "--plot", str(path)]) == 2
+    assert "nothing moves" in capsys.readouterr().err

@@ -60,6 +60,9 @@ def add_reshard(operations: Any) -> None:
         help="whose schedule is shown (default: %(default)s)",
     )
     reshard.add_argument("--json", action="store_true", help="print JSON instead of text")
+    reshard.add_argument(
+        "--plot", metavar="FILE", help="draw the schedule: who sends what to whom, and when"
+    )
     reshard.set_defaults(run=_run_reshard)
 
 
@@ -91,6 +94,15 @@ def _run_reshard(options: argparse.Namespace) -> int:
     if isinstance(chosen, str):
         raise UnsupportedError(chosen)
     print(_to_json(plans, chosen) if options.json else _to_text(plans, chosen, topology))
+    if options.plot:
+        # Loads matplotlib, which printing does not need.
+        from cocoll.commands.schedule_plotting import plot_schedule
+
+        title = (
+            f"{options.shape}, {options.src} to {options.dst} on {topology.name}: "
+            f"{chosen.schedule.solver}, {_milliseconds(chosen.makespan_nanoseconds)}"
+        )
+        plot_schedule(options.plot, chosen, title)
     return 0
 
 

@@ -1,0 +1,298 @@
+"""Planned reshardings: a schedule as a program of this rank, and the arrays that it moves.
+
+Shards are checked against their layouts and cut into the boxes that the schedule moves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from cocoll import _core
+from cocoll.agreed_plan import plan_together
+from cocoll.array import ArrayDescription, describe_array, make_output
+from cocoll.dtypes import DType
+from cocoll.errors import BufferOverlapError, ReshardError, UsageError
+from cocoll.facts import Facts
+from cocoll.failure import Kind
+from cocoll.kernels.build import KernelSpec
+from cocoll.resharding.lowering import Part, ReshardLimits, lower
+from cocoll.resharding.planner import MulticastPlan, TensorMove, tasks_of
+
+if TYPE_CHECKING:
+    from cocoll.communicator import Communicator
+    from cocoll.resharding.layout import Box, Layout
+
+__all__ = ["Resharding"]
+
+_SLOTS = 16
+_IN_FLIGHT = 8
+
+
+class Resharding:
+    """Tensors on their way from one layout to another, planned once and run often.
+
+    Made by `plan_reshard`. Making one is collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Whose ranks the meshes name.
+    moves : sequence of TensorMove
+        The tensors.
+    solver : str
+        A name of `cocoll.resharding.solvers.SOLVERS`.
+
+    Attributes
+    ----------
+    planned : MulticastPlan
+        Unit tasks, lower bound, schedule and predicted makespan.
+    moves : tuple of TensorMove
+        The tensors.
+    """
+
+    def __init__(self, comm: Communicator, moves: Sequence[TensorMove], solver: str) -> None:
+        self._comm = comm
+        self.moves = tuple(moves)
+        self._layouts = [move.layouts() for move in self.moves]
+        self._dtypes = [DType.parse(move.dtype) for move in self.moves]
+        for move, layouts in zip(self.moves, self._layouts, strict=True):
+            _check_ranks(move, layouts, comm.world_size)
+        self.planned: MulticastPlan = plan_together(comm, tasks_of(self.moves), solver)
+        self._program, self._parts, self._digest = self._prepare()
+
+    def _prepare(self) -> tuple[_core.Program, tuple[Part, ...], int]:
+        comm = self._comm
+        slot_bytes = comm.tuning.staging_bytes // _SLOTS // 64 * 64
+        limits = ReshardLimits(slot_bytes, _SLOTS, _IN_FLIGHT)
+        itemsizes = [dtype.itemsize_bytes for dtype in self._dtypes]
+        plan, parts = lower(self.planned, comm.rank, itemsizes, limits, hosts=comm.hosts)
+        partial = 0
+        if any(task.adds for task in self.planned.tasks):
+            dtypes = set(self._dtypes)
+            if len(dtypes) > 1:
+                raise ReshardError(
+                    "partial sums of several dtypes do not go together: got "
+                    f"{sorted(dtype.label for dtype in dtypes)}; reshard them apart"
+                )
+            partial = comm._kernels.load(KernelSpec("sum", dtypes.pop(), None)).reduce_address
+        program = _core.Program(
+            comm,
+            None,
+            plan.pack(),
+            partial_address=partial,
+            facts=Facts(plan.name),
+            part_count=len(parts),
+        )
+        return program, parts, _digest_of(self.planned, self._dtypes, limits)
+
+    @property
+    def bound_seconds(self) -> float:
+        """What no schedule beats, by the topology's rates."""
+        return self.planned.bound.nanoseconds / 1e9
+
+    @property
+    def makespan_seconds(self) -> float:
+        """What this schedule takes, by the topology's rates."""
+        return self.planned.makespan_nanoseconds / 1e9
+
+    def bind(self, x: Any = None, *, out: Any = None, stream: Any = None) -> _core.BoundOperation:
+        """Acquire the arrays once, to run again and again. Local.
+
+        Parameters
+        ----------
+        x : array_like, or sequence of them, optional
+            This rank's shard, None where it has none; a sequence where several tensors are moved.
+        out : array_like, or sequence of them, optional
+            Where this rank's new shard goes, contiguous or strided; disjoint from `x`. Default: new
+            arrays, which every run fills again.
+        stream : Stream, optional
+            Makes the runs asynchronous.
+
+        Returns
+        -------
+        BoundOperation
+            Calling it gives a `Work` whose result is the new shard, None where there is none.
+
+        Raises
+        ------
+        ReshardError
+            An array is missing, is not wanted here, or has another shape or dtype than the layout
+            says.
+        """
+        several = len(self.moves) > 1 or isinstance(x, (list, tuple))
+        sources = _per_tensor(x, len(self.moves), "x")
+        results = _per_tensor(out, len(self.moves), "out")
+        given: list[ArrayDescription | None] = []
+        made: list[ArrayDescription | None] = []
+        for number, (source, target) in enumerate(self._layouts):
+            dtype = self._dtypes[number]
+            where = "" if len(self.moves) == 1 else f" of tensor {number}"
+            given.append(self._describe(sources[number], f"x{where}", source, dtype))
+            if results[number] is None and self._comm.rank in target.mesh:
+                results[number] = make_output(
+                    sources[number], target.shape_of(self._comm.rank), dtype
+                )
+            made.append(self._describe(results[number], f"out{where}", target, dtype))
+            self._check_result(made[number], f"out{where}")
+        _check_apart(given, made, self._comm.rank)
+        kept: list[Any] = [sources, results]
+        entries = [self._entry(part, given, made, kept) for part in self._parts]
+        return _core.bind_parts(
+            self._comm,
+            self._program,
+            _core.Parts(entries),
+            kept,
+            results if several else results[0],
+            kind=Kind.RESHARD,
+            op=0,
+            dtype=int(self._dtypes[0]),
+            nbytes=sum(task.nbytes for task in self.planned.tasks),
+            digest=self._digest,
+            stream=stream,
+        )
+
+    def __call__(self, x: Any = None, *, out: Any = None, stream: Any = None) -> _core.Work:
+        """Move the tensors. Collective.
+
+        Parameters
+        ----------
+        x, out, stream : optional
+            As in `bind`; the arrays belong to cocoll until the work completes.
+
+        Returns
+        -------
+        Work
+            Its result is the new shard, None where this rank has none; a list of them where several
+            tensors are moved.
+
+        Raises
+        ------
+        ReshardError
+            As in `bind`.
+        CollectiveMismatchError
+            The ranks have planned different things; nothing has moved.
+        """
+        return self.bind(x, out=out, stream=stream)()
+
+    def _describe(
+        self, value: Any, name: str, layout: Layout, dtype: DType
+    ) -> ArrayDescription | None:
+        """Look at an array, which must be what the layout says."""
+        rank = self._comm.rank
+        if rank not in layout.mesh:
+            if value is not None:
+                raise ReshardError(
+                    f"{name}: rank {rank} is not in the {layout.mesh} and has no shard; got an "
+                    "array. Pass None"
+                )
+            return None
+        shape = layout.shape_of(rank)
+        if value is None:
+            raise ReshardError(
+                f"{name}: wanted this rank's shard, of shape {shape} and {dtype.label}; got None "
+                f"on rank {rank}"
+            )
+        found = describe_array(value, name, int(dtype))
+        if found.shape != shape or found.dtype is not dtype:
+            raise ReshardError(
+                f"{name}: wanted shape {shape} of {dtype.label} (spec {layout.spec}); got "
+                f"{found.shape} of {found.dtype.label} on rank {rank}"
+            )
+        return found
+
+    def _check_result(self, found: ArrayDescription | None, name: str) -> None:
+        if found is not None and found.readonly:
+            raise UsageError(f"{name} must be writable; got a read-only array")
+
+    def _entry(
+        self,
+        part: Part,
+        given: Sequence[ArrayDescription | None],
+        made: Sequence[ArrayDescription | None],
+        kept: list[Any],
+    ) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
+        """Say where the array of a part lies."""
+        shape = tuple(stop - start for start, stop in part.box)
+        itemsize = self._dtypes[part.tensor].itemsize_bytes
+        if part.role == "sum":
+            import numpy as np
+
+            memory = np.empty(math.prod(shape) * itemsize, np.uint8)
+            kept.append(memory)
+            return memory.ctypes.data, (math.prod(shape),), (itemsize,), itemsize
+        source, target = self._layouts[part.tensor]
+        layout = source if part.role == "source" else target
+        found = given[part.tensor] if part.role == "source" else made[part.tensor]
+        assert found is not None
+        own = layout.box_of(self._comm.rank)
+        return _address(found, own, part.box), shape, found.stride_bytes, itemsize
+
+
+def _address(found: ArrayDescription, own: Box, box: Box) -> int:
+    """Give where a box begins in an array that holds another one around it."""
+    return found.address + sum(
+        (start - begin) * stride
+        for (start, _), (begin, _), stride in zip(box, own, found.stride_bytes, strict=True)
+    )
+
+
+def _per_tensor(value: Any, count: int, name: str) -> list[Any]:
+    if value is None:
+        return [None] * count
+    if isinstance(value, (list, tuple)):
+        if len(value) != count:
+            raise ReshardError(f"{name}: wanted one array for each of {count} tensors; got "
+                               f"{len(value)}")  # fmt: skip
+        return list(value)
+    if count != 1:
+        raise ReshardError(f"{name}: wanted a list of {count} arrays; got one")
+    return [value]
+
+
+def _check_ranks(move: TensorMove, layouts: Sequence[Layout], world_size: int) -> None:
+    for name, layout in zip(("src", "dst"), layouts, strict=True):
+        if max(layout.mesh.ranks) >= world_size:
+            raise ReshardError(
+                f"{name}: wanted a mesh of ranks below {world_size}; got the {layout.mesh} for a "
+                f"tensor of shape {move.shape}"
+            )
+
+
+def _check_apart(
+    given: Sequence[ArrayDescription | None], made: Sequence[ArrayDescription | None], rank: int
+) -> None:
+    """Refuse results that share memory with each other or with what is read."""
+    written = [_extent(found) for found in made if found is not None]
+    read = [_extent(found) for found in given if found is not None]
+    written.sort()
+    for (_, stop), (start, _) in pairwise(written):
+        if start < stop:
+            raise BufferOverlapError(f"out: results overlap on rank {rank}; give each its own")
+    for low, high in written:
+        if any(start < high and low < stop for start, stop in read):
+            raise BufferOverlapError(
+                f"out overlaps x on rank {rank}: shards are read while others are written. Leave "
+                "out= away, or give other memory"
+            )
+
+
+def _extent(found: ArrayDescription) -> tuple[int, int]:
+    if math.prod(found.shape) == 0:
+        return found.address, found.address
+    reach = [(n - 1) * stride for n, stride in zip(found.shape, found.stride_bytes, strict=True)]
+    low = found.address + sum(step for step in reach if step < 0)
+    return low, found.address + sum(step for step in reach if step > 0) + found.dtype.itemsize_bytes
+
+
+def _digest_of(planned: MulticastPlan, dtypes: Sequence[DType], limits: ReshardLimits) -> int:
+    """Give what ranks that planned the same have in common."""
+    found = hashlib.sha256(repr((limits, [dtype.label for dtype in dtypes])).encode())
+    for task in planned.tasks:
+        found.update(repr(task).encode())
+    for group in planned.schedule.groups:
+        found.update(repr(group).encode())
+    return int.from_bytes(found.digest()[:8], "little") | 1

@@ -1,0 +1,82 @@
+"""The chunks of a schedule, in the one order in which every rank takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from cocoll.resharding.schedule import LEAST_CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from cocoll.resharding.planner import MulticastPlan
+    from cocoll.resharding.schedule import Hop, Transfer
+
+__all__ = ["Chunk", "chunks_of"]
+
+_ALIGNMENT_BYTES = 64
+
+
+class Chunk(NamedTuple):
+    """A range of a task's elements on its way.
+
+    Attributes
+    ----------
+    task : int
+        Its number.
+    first, stop : int
+        Which elements, in row-major order of the task's box.
+    hops : tuple of (int, int)
+        As of the transfer that the chunk is of.
+    """
+
+    task: int
+    first: int
+    stop: int
+    hops: tuple[Hop, ...]
+
+
+def chunks_of(
+    made: MulticastPlan, itemsizes_bytes: Sequence[int], most_bytes: int
+) -> Iterator[Chunk]:
+    """Give the chunks of all transfers, round by round.
+
+    Parameters
+    ----------
+    made : MulticastPlan
+        Tasks and their schedule.
+    itemsizes_bytes : sequence of int
+        Of each tensor.
+    most_bytes : int
+        Of a chunk: transfers whose rounds would move more at once get more rounds, all those of a
+        group alike, so that they still end together.
+
+    Yields
+    ------
+    Chunk
+        None of them is empty.
+    """
+    for group in made.schedule.groups:
+        longest = max(transfer.stop - transfer.start for transfer in group.transfers)
+        rounds = max(group.rounds, -(-longest // most_bytes))
+        by_round: dict[int, list[Chunk]] = {}
+        for transfer in group.transfers:
+            itemsize = itemsizes_bytes[made.tasks[transfer.task].tensor]
+            pieces = list(_cut(transfer, rounds, itemsize, most_bytes))
+            for place, (first, stop) in enumerate(pieces):
+                chunk = Chunk(transfer.task, first, stop, transfer.hops)
+                by_round.setdefault(place * rounds // len(pieces), []).append(chunk)
+        for number in sorted(by_round):
+            yield from by_round[number]
+
+
+def _cut(
+    transfer: Transfer, rounds: int, itemsize: int, most_bytes: int
+) -> Iterator[tuple[int, int]]:
+    """Cut a transfer into ranges of elements, at aligned places where it can."""
+    nbytes = transfer.stop - transfer.start
+    count = max(1, min(rounds, nbytes // LEAST_CHUNK_BYTES), -(-nbytes // most_bytes))
+    grain = _ALIGNMENT_BYTES if _ALIGNMENT_BYTES % itemsize == 0 else itemsize
+    step_bytes = -(-nbytes // count)
+    step_bytes = min(-(-step_bytes // grain) * grain, most_bytes // itemsize * itemsize)
+    for start in range(transfer.start, transfer.stop, step_bytes):
+        yield start // itemsize, min(start + step_bytes, transfer.stop) // itemsize

@@ -1,0 +1,368 @@
+"""Plans from schedules: the chunks of all transfers, one after the other, as steps of each rank.
+
+All ranks go through the chunks of a schedule in one order, so that each pair of ranks agrees on
+which message is which and no rank waits in a circle. A rank has a lane for each thing that it does:
+
+=========  =====================================================================================
+receive    messages from other hosts, to where they belong, or to a slot of the staging
+send       messages to other hosts, from where the bytes lie
+pack       what neighbours fetch, to a slot
+offer      tells neighbours that a slot is filled
+fetch      takes a chunk out of a neighbour's slot, and tells it so
+reclaim    hears that a slot has been emptied
+deliver    from a slot to where the bytes belong
+keep       what stays on the rank, and first values of sums
+=========  =====================================================================================
+
+A slot is filled again when all who read it have. Strided boxes are packed by the messages and
+copies themselves, chunk by chunk: there is no temporary of a whole tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from cocoll.plan.ir import (
+    Buffer,
+    Copy,
+    Flag,
+    Fragment,
+    Plan,
+    Receive,
+    Reduce,
+    Send,
+    Signal,
+    Step,
+    View,
+    Wait,
+)
+from cocoll.resharding.chunks import Chunk, chunks_of
+from cocoll.resharding.lanes import LaneWriter, Moments, later
+from cocoll.resharding.layout import Box, box_elements
+
+if TYPE_CHECKING:
+    from cocoll.resharding.planner import MulticastPlan
+
+__all__ = ["Part", "ReshardLimits", "lower"]
+
+_LANES = ("receive", "send", "pack", "offer", "fetch", "reclaim", "deliver", "keep")
+# A copy inside a rank keeps its other lanes waiting: at most this much at a time.
+_KEPT_BYTES = 1 << 20
+
+
+class Part(NamedTuple):
+    """An array that a plan's steps touch: a box of one of the caller's tensors, or a sum of it.
+
+    Attributes
+    ----------
+    role : str
+        ``"source"``: of what the rank has; ``"result"``: of what it shall have; ``"sum"``: memory
+        for the sum of a box, which whoever runs the plan provides.
+    tensor : int
+        Which tensor.
+    box : Box
+        Which elements of the whole tensor.
+    """
+
+    role: str
+    tensor: int
+    box: Box
+
+
+class ReshardLimits(NamedTuple):
+    """What plans may use of their executor.
+
+    Attributes
+    ----------
+    slot_bytes : int
+        Of a slot of staging, and of the longest message.
+    slots : int
+        How many slots each rank has.
+    in_flight : int
+        Messages that may be under way in each direction.
+    """
+
+    slot_bytes: int
+    slots: int
+    in_flight: int
+
+
+@dataclass(slots=True)
+class _Role:
+    """What a rank does with a chunk."""
+
+    parent: int | None = None
+    parent_is_near: bool = False
+    near: list[int] = field(default_factory=list)
+    far: list[int] = field(default_factory=list)
+    staged: bool = False
+
+
+def lower(
+    made: MulticastPlan,
+    rank: int,
+    itemsizes_bytes: Sequence[int],
+    limits: ReshardLimits,
+    *,
+    hosts: Sequence[int] | None = None,
+    result_itemsizes_bytes: Sequence[int] | None = None,
+) -> tuple[Plan, tuple[Part, ...]]:
+    """Give one rank's part in a schedule as a plan.
+
+    Pure: every rank that calls it with equal arguments gets plans that fit together.
+
+    Parameters
+    ----------
+    made : MulticastPlan
+        Tasks and their schedule, on a topology of all the world's ranks.
+    rank : int
+        Whose plan.
+    itemsizes_bytes : sequence of int
+        Of each tensor; 1 for multicasts of bytes.
+    limits : ReshardLimits
+        What the executor has; the same on all ranks.
+    hosts : sequence of int, optional
+        The host of every rank of the world: only ranks of one map each other's staging. Default:
+        all are on one.
+    result_itemsizes_bytes : sequence of int, optional
+        Of each tensor where it arrives, when a kernel with one source stores it. Default: chunks
+        are copied.
+
+    Returns
+    -------
+    tuple of Plan and tuple of Part
+        The plan, and what its parts are by index.
+    """
+    world = made.problem.topology.world_size
+    places = [0] * world if hosts is None else list(hosts)
+    return _Lowering(made, rank, itemsizes_bytes, limits, places, result_itemsizes_bytes).run()
+
+
+class _Lowering:
+    """Writes the plan of one rank."""
+
+    def __init__(
+        self,
+        made: MulticastPlan,
+        rank: int,
+        itemsizes: Sequence[int],
+        limits: ReshardLimits,
+        hosts: Sequence[int],
+        result_itemsizes: Sequence[int] | None,
+    ) -> None:
+        self._made = made
+        self._rank = rank
+        self._itemsizes = itemsizes
+        self._limits = limits
+        self._result_itemsizes = itemsizes if result_itemsizes is None else result_itemsizes
+        self._converts = result_itemsizes is not None
+        self._hosts = hosts
+        self._parts: dict[Part, int] = {}
+        self._lanes = LaneWriter(_LANES)
+        # Of this rank and its neighbours: how many chunks each has put into slots.
+        self._staged: dict[int, int] = {}
+        # By slot, those who must have read it before it is filled again.
+        self._readers: dict[int, Moments] = {}
+        # By task, when what has come so far is where it belongs.
+        self._arrived: dict[int, Moments] = {}
+        self._sums_begun: Moments = {}
+
+    def run(self) -> tuple[Plan, tuple[Part, ...]]:
+        self._begin_sums()
+        near = {rank for rank in range(len(self._hosts)) if self._is_near(rank)}
+        for chunk in chunks_of(self._made, self._itemsizes, self._limits.slot_bytes):
+            if any(source in near or destination in near for source, destination in chunk.hops):
+                self._take(chunk)
+        self._keep_own()
+        return self._plan(), tuple(self._parts)
+
+    def _plan(self) -> Plan:
+        in_flight = self._limits.in_flight
+        lanes = self._lanes.build({"receive": in_flight, "send": in_flight})
+        hosts = tuple(self._hosts)
+        return Plan(
+            self._rank,
+            len(hosts),
+            Fragment(lanes),
+            f"reshard_{self._made.schedule.solver}",
+            hosts=hosts if len(set(hosts)) > 1 else None,
+        )
+
+    # --- What a rank does with a chunk. ---
+
+    def _is_near(self, rank: int) -> bool:
+        return self._hosts[rank] == self._hosts[self._rank]
+
+    def _roles(self, chunk: Chunk) -> dict[int, _Role]:
+        """Give what each rank of a chunk does, in the order in which the chunk comes to them."""
+        task = self._made.tasks[chunk.task]
+        roles: dict[int, _Role] = {}
+        for source, destination in chunk.hops:
+            parent = roles.setdefault(source, _Role())
+            child = roles.setdefault(destination, _Role())
+            child.parent = source
+            child.parent_is_near = self._hosts[source] == self._hosts[destination]
+            (parent.near if child.parent_is_near else parent.far).append(destination)
+        converts = self._converts or task.adds
+        for rank, role in roles.items():
+            passes_whole = rank in task.needers and not converts
+            if role.parent is None:
+                role.staged = bool(role.near)
+            elif role.parent_is_near:
+                role.staged = bool(role.near) or (bool(role.far) and not passes_whole)
+            else:
+                role.staged = bool(role.near) or not passes_whole
+        return roles
+
+    def _take(self, chunk: Chunk) -> None:
+        roles = self._roles(chunk)
+        slots = {}
+        for rank, role in roles.items():
+            if role.staged and self._is_near(rank):
+                number = self._staged.get(rank, 0)
+                self._staged[rank] = number + 1
+                slots[rank] = number % self._limits.slots
+        if self._rank in roles:
+            self._act(chunk, roles[self._rank], slots)
+
+    def _act(self, chunk: Chunk, role: _Role, slots: dict[int, int]) -> None:
+        task = self._made.tasks[chunk.task]
+        itemsize = self._itemsizes[task.tensor]
+        slot = slots.get(self._rank)
+        needs = role.parent is not None and self._rank in task.needers
+        staging = None if slot is None else self._slot_view(self._rank, slot, itemsize)
+        free = {} if slot is None else self._readers.pop(slot, {})
+        if role.parent is None:
+            at, ready = self._origin(chunk.task)
+            if staging is not None:
+                step = Copy(-1, at, staging)
+                ready = self._add("pack", chunk, step, later(ready, free))
+                at = staging
+        elif role.parent_is_near:
+            parent_slot = self._slot_view(role.parent, slots[role.parent], itemsize)
+            ready, at = self._fetch(chunk, role.parent, parent_slot, staging, free)
+        else:
+            at = staging if staging is not None else self._target(chunk.task)
+            ready = self._add("receive", chunk, Receive(-1, role.parent, at), free)
+        read: Moments = {}
+        arrived = ready
+        if staging is not None and needs:
+            store = self._store(chunk.task, staging)
+            read = arrived = self._add("deliver", chunk, store, later(ready, self._sums_begun))
+        if needs:
+            known = self._arrived.get(chunk.task, {})
+            self._arrived[chunk.task] = later(known, arrived)
+        for peer in role.far:
+            read = later(read, self._add("send", chunk, Send(-1, peer, at), ready))
+        for peer in role.near:
+            self._add("offer", chunk, Signal(peer, Flag.REQUEST), ready)
+        for peer in role.near:
+            read = later(read, self._add("reclaim", chunk, Wait(peer, Flag.ANSWER), {}))
+        if slot is not None:
+            self._readers[slot] = read
+
+    def _fetch(
+        self,
+        chunk: Chunk,
+        parent: int,
+        source: View,
+        staging: View | None,
+        free: Moments,
+    ) -> tuple[Moments, View]:
+        """Take a chunk out of a neighbour's slot; give when it is here, and where."""
+        step: Copy | Reduce
+        if staging is not None:
+            at, step, begin = staging, Copy(-1, source, staging), free
+        else:
+            step = self._store(chunk.task, source)
+            # Of a sum nothing is sent as it comes.
+            at = source if isinstance(step, Reduce) else step.destination
+            begin = later(free, self._sums_begun)
+        steps = (Wait(parent, Flag.REQUEST), step, Signal(parent, Flag.ANSWER))
+        return self._add("fetch", chunk, steps, begin), at
+
+    def _add(
+        self, lane: str, chunk: Chunk, step: Step | tuple[Step, ...], after: Moments
+    ) -> Moments:
+        steps = step if isinstance(step, tuple) else (step,)
+        return self._lanes.add(lane, chunk.first, chunk.stop, steps, after)
+
+    # --- Where bytes are. ---
+
+    def _part(self, role: str, number: int, itemsize: int) -> View:
+        task = self._made.tasks[number]
+        part = Part(role, task.tensor, task.box)
+        index = self._parts.setdefault(part, len(self._parts))
+        return View(Buffer.PART, self._rank, itemsize, index=index)
+
+    def _origin(self, number: int) -> tuple[View, Moments]:
+        """Give where this rank has what a task moves, and when it is there."""
+        task = self._made.tasks[number]
+        itemsize = self._itemsizes[task.tensor]
+        if not self._made.problem.holds(number, self._rank):
+            # An earlier transfer has brought it here.
+            return self._target(number), self._arrived[number]
+        if not task.after:
+            return self._part("source", number, itemsize), {}
+        ready: Moments = {}
+        for before in task.after:
+            ready = later(ready, self._arrived.get(before, {}))
+        return self._part("sum", number, itemsize), ready
+
+    def _target(self, number: int) -> View:
+        tensor = self._made.tasks[number].tensor
+        return self._part("result", number, self._result_itemsizes[tensor])
+
+    def _store(self, number: int, source: View) -> Copy | Reduce:
+        """Give the step that takes a chunk to where it belongs."""
+        if self._made.tasks[number].adds:
+            total = self._part("sum", number, source.itemsize_bytes)
+            return Reduce(-1, (total, source), ((total,),), partial=True)
+        if self._converts:
+            return Reduce(-1, (source,), ((self._target(number),),))
+        return Copy(-1, source, self._target(number))
+
+    def _slot_view(self, rank: int, slot: int, itemsize: int) -> View:
+        limits = self._limits
+        return View(
+            Buffer.STAGING,
+            rank,
+            itemsize,
+            offset_bytes=slot * limits.slot_bytes,
+            slots=1,
+            slot_bytes=limits.slot_bytes,
+        )
+
+    # --- What stays on a rank. ---
+
+    def _begin_sums(self) -> None:
+        """Let every sum begin with this rank's own summand."""
+        begun: set[Part] = set()
+        for number, task in enumerate(self._made.tasks):
+            if not task.adds or task.needers != (self._rank,):
+                continue
+            part = Part("sum", task.tensor, task.box)
+            if part not in begun:
+                begun.add(part)
+                itemsize = self._itemsizes[task.tensor]
+                own = self._part("source", number, itemsize)
+                self._copy_whole(number, Copy(-1, own, self._part("sum", number, itemsize)), {})
+        if begun:
+            # Nothing is added before all sums have their first values: one moment for all tasks.
+            self._sums_begun = self._lanes.last("keep")
+
+    def _keep_own(self) -> None:
+        for number, task in enumerate(self._made.tasks):
+            if self._rank in task.keepers:
+                source, ready = self._origin(number)
+                self._copy_whole(number, self._store(number, source), ready)
+
+    def _copy_whole(self, number: int, step: Step, after: Moments) -> None:
+        task = self._made.tasks[number]
+        count = box_elements(task.box)
+        length = max(1, _KEPT_BYTES // self._itemsizes[task.tensor])
+        for first in range(0, count, length):
+            chunk = Chunk(number, first, min(count, first + length), ())
+            self._add("keep", chunk, step, after)

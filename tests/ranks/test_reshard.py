@@ -1,0 +1,236 @@
+"""Reshardings that ranks run: every shard is what NumPy cuts out of the whole."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import cocoll
+from cocoll.dtypes import DType
+from cocoll.resharding import Layout, Mesh, TensorMove
+from cocoll.resharding.solvers import SOLVERS
+from cocoll.testing import run_ranks
+from cocoll.topology import load_topology
+from tests.helpers.reshard_data import shard_of
+from tests.helpers.reshard_draws import reshardings
+
+LAYOUTS = {
+    "one host": None,
+    "two hosts": (0, 0, 0, 0, 1, 1, 1, 1),
+    "four hosts": (0, 0, 1, 1, 2, 2, 3, 3),
+    "a host each": tuple(range(8)),
+    "mixed": (0, 1, 1, 0, 2, 0, 1, 2),
+}
+A, B = Mesh.arange((2, 2), 0), Mesh.arange((2, 2), 4)
+CASES = {
+    "replicated": ((64, 48), (A, "R,R"), (B, "R,R")),
+    "rows to columns": ((64, 48), (A, "S01,R"), (B, "R,S01")),
+    "one to many": ((5000,), (Mesh([0]), "R"), (B, "R")),
+    "many to one": ((5000,), (A, "S10"), (Mesh([7]), "R")),
+    "uneven": ((7, 11, 13), (A, "S0,R,S1"), (B, "R,S1,S0")),
+    "overlapping": ((40, 30), (Mesh.arange((4,), 0), "S0,R"), (Mesh.arange((4,), 2), "R,S0")),
+    "permuted": ((40, 30), (Mesh([[3, 1], [2, 0]]), "S0,S1"), (A, "S0,S1")),
+    "the same": ((40, 30), (A, "S0,S1"), (A, "S0,S1")),
+    "partial": ((33, 17), (A, "S0,R+P1"), (B, "R,S01")),
+    "partial in place": ((33, 17), (A, "R,R+P01"), (A, "S01,R")),
+    "empty": ((0, 5), (A, "S0,R"), (B, "R,S0")),
+    "a number": ((), (A, ""), (B, "")),
+}
+
+
+def whole_of(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    count = int(np.prod(shape))
+    return (np.arange(count) % 97).astype(dtype).reshape(shape)
+
+
+def summand(whole: np.ndarray, layout: Layout, rank: int) -> np.ndarray:
+    """Give what a rank has of the sum: small whole numbers, so that sums are exact."""
+    axes = layout.spec.partial
+    at = layout.mesh.coordinates(rank)
+    if not axes:
+        return whole
+    count = int(np.prod([layout.mesh.shape[axis] for axis in axes]))
+    if any(at[axis] for axis in axes):
+        return whole // count
+    return whole - (count - 1) * (whole // count)
+
+
+def check(comm: cocoll.Communicator, move: TensorMove, solver: str, *, strided: bool) -> None:
+    src, dst = move.layouts()
+    whole = whole_of(move.shape, move.dtype)
+    x = out = None
+    if comm.rank in src.mesh:
+        x = shard_of(summand(whole, src, comm.rank), src, comm.rank)
+        x = np.array(x, order="F" if strided else "C")
+        before = x.copy()
+    if comm.rank in dst.mesh and strided:
+        out = np.zeros((*dst.shape_of(comm.rank), 2), move.dtype)[..., 1]
+    planned = cocoll.plan_reshard(move, solver=solver, comm=comm)
+    for _ in range(2):
+        got = planned(x, out=out).result()
+        if comm.rank not in dst.mesh:
+            assert got is None
+            continue
+        np.testing.assert_array_equal(got, shard_of(whole, dst, comm.rank))
+        assert out is None or got is out
+    if x is not None:
+        np.testing.assert_array_equal(x, before)
+
+
+# The least staging there is: many chunks, and every slot is filled again.
+TUNING = cocoll.Tuning(staging_bytes=16 << 10)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("case", CASES)
+def test_cases(layout: str, case: str) -> None:
+    shape, src, dst = CASES[case]
+    move = TensorMove(shape, src, dst, "float32")
+
+    def body(comm: cocoll.Communicator) -> None:
+        for strided in (False, True):
+            check(comm, move, "auto", strided=strided)
+
+    run_ranks(8, body, hosts=LAYOUTS[layout], tuning=TUNING)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_solvers(solver: str) -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        cases = ["replicated", "one to many"]
+        # Too many unit tasks for the one that looks at all orders.
+        if solver != "exact":
+            cases += ["rows to columns", "uneven", "overlapping"]
+        for case in cases:
+            check(comm, TensorMove(*CASES[case], "int32"), solver, strided=False)
+
+    run_ranks(8, body, hosts=LAYOUTS["mixed"], tuning=TUNING)
+
+
+DTYPES = [dtype.label for dtype in DType if dtype is not DType.BFLOAT16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(dtype: str) -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        for case in ("uneven", "partial", "permuted"):
+            check(comm, TensorMove(*CASES[case], dtype), "auto", strided=False)
+
+    run_ranks(8, body, hosts=LAYOUTS["two hosts"], tuning=TUNING)
+
+
+EIGHT = (load_topology("laptop:8"),)
+
+
+@pytest.mark.parametrize("layout", ["one host", "two hosts", "mixed"])
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_random_ones(layout: str, data: st.DataObject) -> None:
+    draws = data.draw(st.lists(reshardings(topologies=EIGHT), min_size=8, max_size=8))
+    solvers = data.draw(st.lists(st.sampled_from(sorted(SOLVERS)), min_size=8, max_size=8))
+
+    def body(comm: cocoll.Communicator) -> None:
+        for number, (draw, solver) in enumerate(zip(draws, solvers, strict=True)):
+            src, dst = (draw.src, draw.src_spec), (draw.dst, draw.dst_spec)
+            if draw.src_spec.partial:
+                solver = "auto"
+            check(comm, TensorMove(draw.shape, src, dst, "int64"), solver, strided=number % 2 == 1)
+
+    run_ranks(8, body, hosts=LAYOUTS[layout], tuning=TUNING)
+
+
+def test_what_is_left_out_is_agreed() -> None:
+    src, dst = (A, "S0,S1"), (B, "R,S01")
+
+    def body(comm: cocoll.Communicator) -> None:
+        # Pieces of any lengths: 3 and 5 rows, 2 and 7 columns.
+        whole = whole_of((8, 9), "float64")
+        x = None
+        if comm.rank in A:
+            row, column = A.coordinates(comm.rank)
+            x = whole[:3] if row == 0 else whole[3:]
+            x = x[:, :2] if column == 0 else x[:, 2:]
+        got = cocoll.reshard(x, src=src, dst=dst, comm=comm).result()
+        if comm.rank in B:
+            layout = Layout((8, 9), *dst)
+            np.testing.assert_array_equal(got, shard_of(whole, layout, comm.rank))
+            assert got.dtype == np.float64
+        else:
+            assert got is None
+
+    run_ranks(8, body, hosts=LAYOUTS["four hosts"])
+
+
+def test_several_tensors_go_together() -> None:
+    moves = [
+        TensorMove((24, 10), (A, "S0,S1"), (B, "R,S1"), "float32"),
+        TensorMove((31,), (A, "S01"), (A, "R"), "float64"),
+        TensorMove((5, 6), (B, "S0,R"), (Mesh([0, 7]), "R,S0"), "uint8"),
+    ]
+
+    def body(comm: cocoll.Communicator) -> None:
+        planned = cocoll.plan_reshard(moves, comm=comm)
+        assert cocoll.plan_reshard(moves, comm=comm) is planned
+        wholes = [whole_of(move.shape, move.dtype) for move in moves]
+        layouts = [move.layouts() for move in moves]
+        given = [
+            shard_of(whole, src, comm.rank).copy() if comm.rank in src.mesh else None
+            for whole, (src, _) in zip(wholes, layouts, strict=True)
+        ]
+        with cocoll.Stream() as stream:
+            bound = planned.bind(given, stream=stream)
+            works = [bound() for _ in range(3)]
+            for work in works:
+                for got, whole, (_, dst) in zip(work.result(), wholes, layouts, strict=True):
+                    if comm.rank in dst.mesh:
+                        np.testing.assert_array_equal(got, shard_of(whole, dst, comm.rank))
+                    else:
+                        assert got is None
+
+    run_ranks(8, body, hosts=LAYOUTS["two hosts"], tuning=TUNING)
+
+
+def test_sums_have_the_same_bits_everywhere() -> None:
+    move = TensorMove((37, 11), (A, "R,R+P01"), (Mesh.arange((8,)), "R,R"), "float32")
+
+    def body(comm: cocoll.Communicator) -> tuple[bytes, np.ndarray | None]:
+        draw = np.random.default_rng(comm.rank).standard_normal(move.shape).astype(np.float32)
+        x = draw if comm.rank in A else None
+        planned = cocoll.plan_reshard(move, comm=comm)
+        first, second = (planned(x).result().tobytes() for _ in range(2))
+        assert first == second
+        return first, x
+
+    outcomes = run_ranks(8, body, hosts=LAYOUTS["two hosts"], tuning=TUNING)
+    assert len({bits for bits, _ in outcomes}) == 1
+    total = np.sum([x for _, x in outcomes if x is not None], axis=0, dtype=np.float64)
+    got = np.frombuffer(outcomes[0][0], np.float32).reshape(move.shape)
+    np.testing.assert_allclose(got, total, rtol=1e-5, atol=1e-6)
+
+
+def test_no_rank_takes_more_memory_than_its_slots() -> None:
+    # All that a rank has beside its arrays is its staging, which was there before.
+    move = TensorMove((512, 1024), (A, "S0,S1"), (B, "S1,S0"), "float32")
+
+    def body(comm: cocoll.Communicator) -> None:
+        src, dst = move.layouts()
+        x = np.ones(src.shape_of(comm.rank), np.float32) if comm.rank in A else None
+        out = np.empty(dst.shape_of(comm.rank), np.float32) if comm.rank in B else None
+        bound = cocoll.plan_reshard(move, comm=comm).bind(x, out=out)
+        bound()
+        cocoll.barrier(comm=comm)
+        if comm.rank == 0:
+            tracemalloc.start()
+        cocoll.barrier(comm=comm)
+        bound()
+        cocoll.barrier(comm=comm)
+        if comm.rank == 0:
+            _, peak = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            assert peak < 64 << 10
+
+    run_ranks(8, body, tuning=TUNING)

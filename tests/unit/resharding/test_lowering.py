@@ -1,0 +1,61 @@
+"""Plans from schedules: they neither race nor wait in a circle, and move what the schedule says."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cocoll.errors import UnsupportedError
+from cocoll.plan import Plan, Send, verify
+from cocoll.resharding import Mesh, MulticastPlan, plan_reshard
+from cocoll.resharding.lowering import ReshardLimits, lower
+from cocoll.resharding.solvers import SOLVERS
+from cocoll.topology import load_topology
+from tests.helpers.reshard_draws import Draw, reshardings
+
+LIMITS = [ReshardLimits(64, 1, 2), ReshardLimits(64, 2, 2), ReshardLimits(128, 16, 8)]
+
+
+def lower_all(
+    made: MulticastPlan, limits: ReshardLimits, *, hosts: list[int] | None, itemsize: int = 4
+) -> list[Plan]:
+    ranks = range(made.problem.topology.world_size)
+    return [lower(made, rank, [itemsize], limits, hosts=hosts)[0] for rank in ranks]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(reshardings(), st.sampled_from(sorted(SOLVERS)), st.sampled_from(LIMITS), st.booleans())
+def test_plans_are_verified(draw: Draw, solver: str, limits: ReshardLimits, together: bool) -> None:
+    sides = (draw.src, draw.src_spec), (draw.dst, draw.dst_spec)
+    try:
+        made = plan_reshard(draw.shape, *sides, "float32", draw.topology, solver=solver)
+    except UnsupportedError:
+        made = plan_reshard(draw.shape, *sides, "float32", draw.topology)
+    hosts = None if together else list(made.problem.hosts)
+    verify(lower_all(made, limits, hosts=hosts), counts=[0])
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_messages_carry_what_the_schedule_says(solver: str) -> None:
+    topology = load_topology("p3.8xlarge:4")
+    src, dst = Mesh.on_hosts(topology, 2, 4), Mesh.on_hosts(topology, 2, 4, first_host=2)
+    made = plan_reshard((64, 48, 8), (src, "R,S0,R"), (dst, "S0,R,R"), "int32", topology,
+                        solver=solver)  # fmt: skip
+    hosts = list(made.problem.hosts)
+    sent: Counter[int] = Counter()
+    for plan in lower_all(made, ReshardLimits(512, 4, 4), hosts=hosts):
+        for lane in plan.fragment.lanes:
+            for loop in lane.loops:
+                assert loop.chunk_elements * 4 <= max(512, 1 << 20 if lane.name == "keep" else 0)
+                sends = sum(isinstance(step, Send) for step in loop.steps)
+                sent[hosts[plan.rank]] += sends * loop.chunk_elements * 4
+    wanted: Counter[int] = Counter()
+    for group in made.schedule.groups:
+        for transfer in group.transfers:
+            for source, destination in transfer.hops:
+                if hosts[source] != hosts[destination]:
+                    wanted[hosts[source]] += transfer.stop - transfer.start
+    assert sent == wanted
