@@ -30,6 +30,9 @@ __all__ = ["Resharding"]
 
 _SLOTS = 16
 _IN_FLIGHT = 8
+# A message between hosts takes a few ten microseconds of both ends' processors, in which a port of
+# 10 Gbit/s moves about as much.
+_LEAST_BYTES = 64 << 10
 
 
 class Resharding:
@@ -67,7 +70,7 @@ class Resharding:
     def _prepare(self) -> tuple[_core.Program, tuple[Part, ...], int]:
         comm = self._comm
         slot_bytes = comm.tuning.staging_bytes // _SLOTS // 64 * 64
-        limits = ReshardLimits(slot_bytes, _SLOTS, _IN_FLIGHT)
+        limits = ReshardLimits(min(_LEAST_BYTES, slot_bytes), slot_bytes, _SLOTS, _IN_FLIGHT)
         itemsizes = [dtype.itemsize_bytes for dtype in self._dtypes]
         plan, parts = lower(self.planned, comm.rank, itemsizes, limits, hosts=comm.hosts)
         partial = 0

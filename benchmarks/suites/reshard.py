@@ -40,8 +40,10 @@ _PRESET = "p3.8xlarge"
 _CLUSTER = "benchmarks/cluster/run.py --hosts 5 --ranks-per-host 4 --nic 400mbit --"
 _MEASURED_BYTES = 64 << 20
 # What the samples of one case may take; a solver gets its share of it, and one sample at least.
-_CASE_SECONDS = 22.0
-_PORT_BYTES = 8 << 20
+_CASE_SECONDS = 10.0
+_LEAST_SAMPLES_OF_AUTO = 3
+# So long that what every call costs does not count.
+_PORT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,7 @@ def _run_rank(options: argparse.Namespace, cases: Sequence[ReshardCase]) -> int:
 
     comm = cocoll.init()
     report = _Report(options, Progress(has_steps=False)) if comm.rank == 0 else None
+    slowness = _slowness(comm)
     status = 0
     for case in cases:
         for size in options.sizes or (_MEASURED_BYTES,):
@@ -263,7 +266,7 @@ def _run_rank(options: argparse.Namespace, cases: Sequence[ReshardCase]) -> int:
                     print(f"{NAME} {case.name} wants {_hosts_of(case)} hosts: left out")
                 continue
             sized = case.scaled(size)
-            entries, slowness = _Measurement(comm, sized, options.rounds).run()
+            entries = _Measurement(comm, sized, options.rounds).run()
             if report is not None:
                 report.add(sized, entries, slowness)
     if report is not None:
@@ -280,8 +283,8 @@ class _Measurement:
         self._case = case
         self._rounds = rounds
 
-    def run(self) -> tuple[list[_Entry], float]:
-        """Check and time every schedule in turn; give them, and how slow the port is."""
+    def run(self) -> list[_Entry]:
+        """Check and time every schedule in turn."""
         import cocoll
 
         comm, case = self._comm, self._case
@@ -297,15 +300,15 @@ class _Measurement:
         for entry in entries:
             planned = cocoll.plan_reshard(move, solver=entry.names[0], comm=comm)
             runs.append(planned.bind(x, out=out))
-        slowness = self._slowness()
         budget = _CASE_SECONDS / len(entries)
         for turn in range(self._rounds + 1):
             for entry, bound in zip(entries, runs, strict=True):
-                if turn > 0 and sum(entry.samples) + entry.samples[-1] > budget:
+                enough = turn > (_LEAST_SAMPLES_OF_AUTO if "auto" in entry.names else 0)
+                if enough and sum(entry.samples) + entry.samples[-1] > budget:
                     continue
                 if turn == 0 and out is not None:
                     out.fill(-1)
-                seconds = self._time(bound)
+                seconds = _time(comm, bound)
                 if turn == 0:
                     # What comes first also finds out whether it is right, and is slower.
                     entry.is_right = self._all(out is None or _is_right(target, comm.rank, out))
@@ -314,18 +317,7 @@ class _Measurement:
                 if turn == 1:
                     entry.samples.clear()
                 entry.samples.append(seconds)
-        return entries, slowness
-
-    def _time(self, call: Callable[[], object]) -> float:
-        """Give the slowest rank's seconds."""
-        import cocoll
-
-        cocoll.barrier(comm=self._comm)
-        begin = time.perf_counter()
-        call()
-        seconds = np.array([time.perf_counter() - begin])
-        cocoll.allreduce(seconds, "max", comm=self._comm)
-        return float(seconds[0])
+        return entries
 
     def _all(self, value: bool) -> bool:
         import cocoll
@@ -334,22 +326,31 @@ class _Measurement:
         cocoll.allreduce(least, "min", comm=self._comm)
         return bool(least[0])
 
-    def _slowness(self) -> float:
-        """Measure how long a port takes for a byte, in units of what its topology says."""
-        import cocoll
 
-        topology = self._comm.topology
-        hosts = topology.hosts_by_rank
-        first, other = hosts.index(0), hosts.index(1)
-        nbytes = _PORT_BYTES
-        move = cocoll.TensorMove(
-            (nbytes,), (cocoll.Mesh([first]), "R"), (cocoll.Mesh([other]), "R"), "uint8"
-        )
-        planned = cocoll.plan_reshard(move, solver="send_recv", comm=self._comm)
-        x = np.zeros(nbytes, np.uint8) if self._comm.rank == first else None
-        bound = planned.bind(x)
-        seconds = statistics.median(self._time(bound) for _ in range(3))
-        return seconds / (planned.planned.bound.nanoseconds / 1e9)
+def _time(comm: cocoll.Communicator, call: Callable[[], object]) -> float:
+    """Give the slowest rank's seconds."""
+    import cocoll
+
+    cocoll.barrier(comm=comm)
+    begin = time.perf_counter()
+    call()
+    seconds = np.array([time.perf_counter() - begin])
+    cocoll.allreduce(seconds, "max", comm=comm)
+    return float(seconds[0])
+
+
+def _slowness(comm: cocoll.Communicator) -> float:
+    """Measure how long a port takes for a byte, in units of what its topology says."""
+    import cocoll
+
+    hosts = comm.topology.hosts_by_rank
+    first, other = hosts.index(0), hosts.index(1)
+    sides = (cocoll.Mesh([first]), "R"), (cocoll.Mesh([other]), "R")
+    move = cocoll.TensorMove((_PORT_BYTES,), *sides, "uint8")
+    planned = cocoll.plan_reshard(move, solver="send_recv", comm=comm)
+    bound = planned.bind(np.zeros(_PORT_BYTES, np.uint8) if comm.rank == first else None)
+    seconds = statistics.median(_time(comm, bound) for _ in range(3))
+    return seconds / planned.bound_seconds
 
 
 def _indices(layout: Layout, rank: int) -> NDArray[Any] | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from cocoll.resharding.schedule import LEAST_CHUNK_BYTES
-
 if TYPE_CHECKING:
     from cocoll.resharding.planner import MulticastPlan
     from cocoll.resharding.schedule import Hop, Transfer
@@ -36,7 +34,7 @@ class Chunk(NamedTuple):
 
 
 def chunks_of(
-    made: MulticastPlan, itemsizes_bytes: Sequence[int], most_bytes: int
+    made: MulticastPlan, itemsizes_bytes: Sequence[int], least_bytes: int, most_bytes: int
 ) -> Iterator[Chunk]:
     """Give the chunks of all transfers, round by round.
 
@@ -46,6 +44,8 @@ def chunks_of(
         Tasks and their schedule.
     itemsizes_bytes : sequence of int
         Of each tensor.
+    least_bytes : int
+        Of a chunk: of shorter ones a transfer gets fewer, as many as it has of this length.
     most_bytes : int
         Of a chunk: transfers whose rounds would move more at once get more rounds, all those of a
         group alike, so that they still end together.
@@ -61,7 +61,7 @@ def chunks_of(
         by_round: dict[int, list[Chunk]] = {}
         for transfer in group.transfers:
             itemsize = itemsizes_bytes[made.tasks[transfer.task].tensor]
-            pieces = list(_cut(transfer, rounds, itemsize, most_bytes))
+            pieces = list(_cut(transfer, rounds, itemsize, least_bytes, most_bytes))
             for place, (first, stop) in enumerate(pieces):
                 chunk = Chunk(transfer.task, first, stop, transfer.hops)
                 by_round.setdefault(place * rounds // len(pieces), []).append(chunk)
@@ -70,11 +70,11 @@ def chunks_of(
 
 
 def _cut(
-    transfer: Transfer, rounds: int, itemsize: int, most_bytes: int
+    transfer: Transfer, rounds: int, itemsize: int, least_bytes: int, most_bytes: int
 ) -> Iterator[tuple[int, int]]:
     """Cut a transfer into ranges of elements, at aligned places where it can."""
     nbytes = transfer.stop - transfer.start
-    count = max(1, min(rounds, nbytes // LEAST_CHUNK_BYTES), -(-nbytes // most_bytes))
+    count = max(1, min(rounds, nbytes // least_bytes), -(-nbytes // most_bytes))
     grain = _ALIGNMENT_BYTES if _ALIGNMENT_BYTES % itemsize == 0 else itemsize
     step_bytes = -(-nbytes // count)
     step_bytes = min(-(-step_bytes // grain) * grain, most_bytes // itemsize * itemsize)

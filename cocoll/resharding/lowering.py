@@ -76,6 +76,8 @@ class ReshardLimits(NamedTuple):
 
     Attributes
     ----------
+    least_bytes : int
+        Of a chunk that is cut: what each message costs counts for more below it.
     slot_bytes : int
         Of a slot of staging, and of the longest message.
     slots : int
@@ -84,6 +86,7 @@ class ReshardLimits(NamedTuple):
         Messages that may be under way in each direction.
     """
 
+    least_bytes: int
     slot_bytes: int
     slots: int
     in_flight: int
@@ -172,7 +175,9 @@ class _Lowering:
     def run(self) -> tuple[Plan, tuple[Part, ...]]:
         self._begin_sums()
         near = {rank for rank in range(len(self._hosts)) if self._is_near(rank)}
-        for chunk in chunks_of(self._made, self._itemsizes, self._limits.slot_bytes):
+        for chunk in chunks_of(
+            self._made, self._itemsizes, self._limits.least_bytes, self._limits.slot_bytes
+        ):
             if any(source in near or destination in near for source, destination in chunk.hops):
                 self._take(chunk)
         self._keep_own()

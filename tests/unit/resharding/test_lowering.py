@@ -16,7 +16,7 @@ from cocoll.resharding.solvers import SOLVERS
 from cocoll.topology import load_topology
 from tests.helpers.reshard_draws import Draw, reshardings
 
-LIMITS = [ReshardLimits(64, 1, 2), ReshardLimits(64, 2, 2), ReshardLimits(128, 16, 8)]
+LIMITS = [ReshardLimits(4, 64, 1, 2), ReshardLimits(64, 64, 2, 2), ReshardLimits(64, 128, 16, 8)]
 
 
 def lower_all(
@@ -46,7 +46,7 @@ def test_messages_carry_what_the_schedule_says(solver: str) -> None:
                         solver=solver)  # fmt: skip
     hosts = list(made.problem.hosts)
     sent: Counter[int] = Counter()
-    for plan in lower_all(made, ReshardLimits(512, 4, 4), hosts=hosts):
+    for plan in lower_all(made, ReshardLimits(128, 512, 4, 4), hosts=hosts):
         for lane in plan.fragment.lanes:
             for loop in lane.loops:
                 assert loop.chunk_elements * 4 <= max(512, 1 << 20 if lane.name == "keep" else 0)
