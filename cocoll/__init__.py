@@ -28,7 +28,7 @@ from cocoll.epilogues.functions import (
     where,
 )
 from cocoll.epilogues.trace import epilogue
-from cocoll.reshard_calls import Resharding, plan_reshard, reshard
+from cocoll.reshard_calls import Resharding, multicast, plan_reshard, reshard
 from cocoll.resharding import Mesh, ShardingSpec, TensorMove, plan_multicast
 from cocoll.stream import Stream
 from cocoll.tuning import Tuning
@@ -65,6 +65,7 @@ __all__ = [
     "log",
     "maximum",
     "minimum",
+    "multicast",
     "plan_multicast",
     "plan_reshard",
     "reduce_scatter",

@@ -23,7 +23,9 @@ __all__ = ["plan_together"]
 _PLANNER = 0
 
 
-def plan_together(comm: Communicator, tasks: Sequence[UnitTask], solver: str) -> MulticastPlan:
+def plan_together(
+    comm: Communicator, tasks: Sequence[UnitTask], solver: str, terms: str
+) -> MulticastPlan:
     """Plan on rank 0, and tell all others. Collective.
 
     Parameters
@@ -34,6 +36,8 @@ def plan_together(comm: Communicator, tasks: Sequence[UnitTask], solver: str) ->
         What must be moved; the same on all ranks.
     solver : str
         A name of `cocoll.resharding.solvers.SOLVERS`.
+    terms : str
+        What else ranks must agree on, and the solver.
 
     Returns
     -------
@@ -47,7 +51,7 @@ def plan_together(comm: Communicator, tasks: Sequence[UnitTask], solver: str) ->
     CocollError
         What planning raised, on all ranks.
     """
-    found = hashlib.sha256(solver.encode())
+    found = hashlib.sha256(terms.encode())
     for task in tasks:
         found.update(repr(task).encode())
     told = _core.exchange(comm, Purpose.RESHARD, found.digest())
@@ -55,7 +59,7 @@ def plan_together(comm: Communicator, tasks: Sequence[UnitTask], solver: str) ->
     if odd:
         raise CollectiveMismatchError(
             f"the ranks asked for different reshardings; nothing has moved: shapes, meshes, specs, "
-            f"dtypes or the solver differ between rank {_PLANNER} and rank "
+            f"dtypes, epilogue or solver differ between rank {_PLANNER} and rank "
             f"{', '.join(map(str, odd))}"
         )
     made = failure = None

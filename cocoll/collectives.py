@@ -12,19 +12,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cocoll import _core
+from cocoll.agreed_kernel import load_on_all_ranks
 from cocoll.algorithms import OperandSpec, ReduceSpec
 from cocoll.array import describe_array, make_output
 from cocoll.device.array import is_on_device
 from cocoll.dtypes import DType
 from cocoll.epilogues import Epilogue
-from cocoll.errors import (
-    CocollError,
-    CompilerNotFoundError,
-    KernelError,
-    UsageError,
-)
+from cocoll.errors import UsageError
 from cocoll.facts import Facts
-from cocoll.failure import OP_LABELS, Kind, Option, Purpose, make_failure
+from cocoll.failure import OP_LABELS, Kind, Option, make_failure
 from cocoll.kernels.build import Kernel, KernelSpec
 from cocoll.stream import is_cuda_stream, resolve_stream
 from cocoll.variants import ALGORITHMS, Choice, Variants
@@ -294,7 +290,7 @@ class SlowPath:
                 )
         choice = _choose(comm, kind, op, dtype, spec, size_class, -1, Option(options))
         variants = choice.variants(comm.rank)
-        kernel = _load_on_all_ranks(comm, KernelSpec(OP_LABELS[op], dtype, traced))
+        kernel = load_on_all_ranks(comm, KernelSpec(OP_LABELS[op], dtype, traced))
         facts = Facts(
             variants.algorithm,
             options,
@@ -367,25 +363,3 @@ def _make_program(
         algorithm=ALGORITHMS.index(variants.algorithm),
         facts=facts,
     )
-
-
-def _load_on_all_ranks(comm: Communicator, spec: KernelSpec) -> Kernel:
-    # Whether the catalogue has it is the same on every rank; whether a compiler is there need not
-    # be, so what is compiled is agreed on, and a rank that fails makes all of them raise.
-    if comm._kernels.is_built_in(spec):
-        return comm._kernels.load(spec)
-    outcome: Kernel | CocollError
-    try:
-        outcome = comm._kernels.load(spec)
-    except CocollError as error:
-        outcome = error
-    report = f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, CocollError) else ""
-    reports = _core.exchange(comm, Purpose.PREPARE, report.encode(), inside=True)
-    if isinstance(outcome, CocollError):
-        raise outcome
-    for rank, text in enumerate(reports):
-        if text:
-            name, _, message = text.decode().partition(": ")
-            kind = CompilerNotFoundError if name == "CompilerNotFoundError" else KernelError
-            raise kind(f"rank {rank} could not prepare the epilogue: {message}")
-    return outcome

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cocoll.plan.ir import Plan
     from cocoll.variants import Choice, Variants
 
-__all__ = ["Facts", "PlanFacts"]
+__all__ = ["Facts", "OwnPlanFacts", "PlanFacts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,3 +99,30 @@ class PlanFacts:
         """Give the plan of any rank."""
         del mapped
         return self.plans[rank]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPlanFacts:
+    """What a bound operation knows where a rank makes its own plan alone.
+
+    Attributes
+    ----------
+    algorithm : str
+        The plan's name.
+    own : Plan
+        This rank's.
+    scalars : tuple of str
+        Names, in the kernel's order.
+    defaults : tuple of float or None
+        Their values where the call gives none.
+    """
+
+    algorithm: str
+    own: Plan
+    scalars: tuple[str, ...] = ()
+    defaults: tuple[float | None, ...] = ()
+
+    def plan(self, mapped: bool) -> Plan:
+        """Give this rank's plan."""
+        del mapped
+        return self.own

@@ -9,22 +9,24 @@ import json
 import math
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from cocoll import _core
 from cocoll.array import describe_array
+from cocoll.bundle import Bundle
 from cocoll.dtypes import DType
 from cocoll.errors import ReshardError
 from cocoll.failure import Purpose
 from cocoll.resharder import Resharding
+from cocoll.resharding.mesh import Mesh
 from cocoll.resharding.planner import TensorMove
 from cocoll.resharding.sharding_spec import ShardingSpec
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
-    from cocoll.resharding.mesh import Mesh
+    from cocoll.epilogues import Epilogue
 
-__all__ = ["Resharding", "Sharded", "plan_reshard", "reshard"]
+__all__ = ["Resharding", "Sharded", "multicast", "plan_reshard", "reshard"]
 
 #: A mesh, and how a tensor lies on it.
 Sharded: TypeAlias = "tuple[Mesh, str | ShardingSpec]"
@@ -34,9 +36,10 @@ _MOST_PLANS = 64
 
 
 def plan_reshard(
-    moves: TensorMove | Sequence[TensorMove],
+    moves: TensorMove | Sequence[TensorMove] | Mapping[str, TensorMove],
     *,
     solver: str = "auto",
+    epilogue: Epilogue | None = None,
     comm: Communicator | None = None,
 ) -> Resharding:
     """Plan how tensors go from one layout to another, all of them together.
@@ -46,10 +49,14 @@ def plan_reshard(
 
     Parameters
     ----------
-    moves : TensorMove or sequence of TensorMove
-        The tensors: shape, source and destination mesh and spec, dtype.
+    moves : TensorMove, sequence of TensorMove, or mapping of str to TensorMove
+        The tensors: shape, source and destination mesh and spec, dtype. A mapping is a state dict:
+        shards and results then go by name too.
     solver : str, default "auto"
         A name of `cocoll.resharding.solvers.SOLVERS`.
+    epilogue : Epilogue, optional
+        What each element goes through where it arrives: `cocoll.epilogues.cast`, say, or any that
+        takes numbers but no arrays and drops nothing. All tensors then have one dtype.
     comm : Communicator, optional
         Default: the one that `cocoll.init` made.
 
@@ -73,14 +80,12 @@ def plan_reshard(
     Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023, section 3.
     """
     chosen = _core.resolve_communicator(comm)
-    listed = (moves,) if isinstance(moves, TensorMove) else tuple(moves)
-    if not listed:
-        raise ReshardError("wanted at least one tensor to reshard; got none")
+    bundle = Bundle(moves)
     kept: OrderedDict[object, Resharding] = chosen._reshardings
-    key = (solver, tuple(_key_of(move) for move in listed))
+    key = (solver, epilogue, bundle.form, tuple(_key_of(move) for move in bundle.moves))
     found = kept.get(key)
     if found is None:
-        found = kept[key] = Resharding(chosen, listed, solver)
+        found = kept[key] = Resharding(chosen, moves, solver, epilogue)
         if len(kept) > _MOST_PLANS:
             kept.popitem(last=False)
     kept.move_to_end(key)
@@ -115,8 +120,10 @@ def reshard(
     lengths: tuple[_Pieces, _Pieces] = (None, None),
     out: Any = None,
     solver: str = "auto",
+    epilogue: Epilogue | None = None,
     comm: Communicator | None = None,
     stream: Any = None,
+    **scalars: float,
 ) -> _core.Work:
     """Bring a sharded tensor from one mesh and layout to another.
 
@@ -140,10 +147,14 @@ def reshard(
         Where this rank's new shard goes; disjoint from `x`. Default: a new array.
     solver : str, default "auto"
         A name of `cocoll.resharding.solvers.SOLVERS`.
+    epilogue : Epilogue, optional
+        As in `plan_reshard`.
     comm : Communicator, optional
         Default: the one that `cocoll.init` made.
     stream : Stream, optional
         Makes the call asynchronous. Default: it has finished when it returns.
+    **scalars : float
+        The epilogue's numbers.
 
     Returns
     -------
@@ -171,18 +182,75 @@ def reshard(
     if shape is None or dtype is None:
         shape, dtype, lengths = _agree(chosen, x, src, shape, dtype, lengths)
     move = TensorMove(tuple(shape), src, dst, dtype, lengths)
+    planned = plan_reshard(move, solver=solver, epilogue=epilogue, comm=chosen)
+    return planned(x, out=out, stream=stream, **scalars)
+
+
+def multicast(
+    x: Any = None,
+    *,
+    holders: Sequence[int],
+    needers: Sequence[int],
+    shape: Sequence[int] | None = None,
+    dtype: str | None = None,
+    out: Any = None,
+    solver: str = "auto",
+    comm: Communicator | None = None,
+    stream: Any = None,
+) -> _core.Work:
+    """Bring an array from ranks that all have it to ranks that all need it.
+
+    Collective: every rank of the communicator calls it. Each part of the array comes from whichever
+    holder, and along whichever way, the solver chooses. The arrays belong to cocoll until the
+    returned `Work` completes.
+
+    Parameters
+    ----------
+    x : array_like, optional
+        The array, on its holders; None elsewhere.
+    holders, needers : sequence of int
+        Ranks; a holder may be a needer too, and gets a copy.
+    shape, dtype : optional
+        Of the array. Default: what its holders have, which the ranks then tell each other in every
+        call.
+    out : array_like, optional
+        Where it goes on a needer; disjoint from `x`. Default: a new array.
+    solver, comm, stream : optional
+        As in `reshard`.
+
+    Returns
+    -------
+    Work
+        Its result is the array on needers, None elsewhere.
+
+    Raises
+    ------
+    ReshardError
+        Holders disagree on the array, or a list names a rank twice or one that is not there.
+    CollectiveMismatchError
+        The ranks asked for different things; nothing has moved.
+    """
+    chosen = _core.resolve_communicator(comm)
+    source = Mesh(list(holders))
+    if shape is None or dtype is None:
+        found = _tell(chosen, x, source, dtype)
+        dtype = found.dtype
+        shape = found.shapes[source.ranks[0]] if shape is None else shape
+    spec = ("R",) * len(shape)
+    move = TensorMove(tuple(shape), (source, ShardingSpec.parse(spec)),
+                      (Mesh(list(needers)), ShardingSpec.parse(spec)), dtype)  # fmt: skip
     return plan_reshard(move, solver=solver, comm=chosen)(x, out=out, stream=stream)
 
 
-def _agree(
-    comm: Communicator,
-    x: Any,
-    src: Sharded,
-    shape: Sequence[int] | None,
-    dtype: str | None,
-    lengths: tuple[_Pieces, _Pieces],
-) -> tuple[Sequence[int], str, tuple[_Pieces, _Pieces]]:
-    """Learn from all source ranks what the tensor is."""
+class _Told(NamedTuple):
+    """What source ranks have: their dtype, and by rank the shapes."""
+
+    dtype: str
+    shapes: dict[int, tuple[int, ...]]
+
+
+def _tell(comm: Communicator, x: Any, mesh: Mesh, dtype: str | None) -> _Told:
+    """Let all ranks know what those of a mesh have."""
     own: dict[str, Any] = {}
     if x is not None:
         found = describe_array(x, "x", -1 if dtype is None else int(DType.parse(dtype)))
@@ -190,9 +258,8 @@ def _agree(
     told = [
         json.loads(data) for data in _core.exchange(comm, Purpose.RESHARD, json.dumps(own).encode())
     ]
-    mesh, spec = src[0], ShardingSpec.parse(src[1])
-    first = next(iter(mesh))
-    if first >= comm.world_size or not told[first]:
+    first = mesh.ranks[0]
+    if max(mesh.ranks) >= comm.world_size or not told[first]:
         raise ReshardError(
             f"x: wanted a shard on rank {first}, the first of the source; it has none"
         )
@@ -204,22 +271,36 @@ def _agree(
                 f"x: wanted shards of {dtype} on all ranks of the source; got "
                 f"{told[rank].get('dtype')} on rank {rank}"
             )
+    return _Told(dtype, {rank: tuple(told[rank]["shape"]) for rank in mesh})
+
+
+def _agree(
+    comm: Communicator,
+    x: Any,
+    src: Sharded,
+    shape: Sequence[int] | None,
+    dtype: str | None,
+    lengths: tuple[_Pieces, _Pieces],
+) -> tuple[Sequence[int], str, tuple[_Pieces, _Pieces]]:
+    """Learn from all source ranks what the tensor is."""
+    mesh, spec = src[0], ShardingSpec.parse(src[1])
+    told = _tell(comm, x, mesh, dtype)
     if shape is not None:
-        return shape, dtype, lengths
-    pieces = [_measure(mesh, spec, dim, told) for dim in range(spec.ndim)]
+        return shape, told.dtype, lengths
+    pieces = [_measure(mesh, spec, dim, told.shapes) for dim in range(spec.ndim)]
     given = {dim: found for dim, found in enumerate(pieces) if spec.dims[dim]}
-    return [sum(found) for found in pieces], dtype, (given, lengths[1])
+    return [sum(found) for found in pieces], told.dtype, (given, lengths[1])
 
 
 def _measure(
-    mesh: Mesh, spec: ShardingSpec, dim: int, told: Sequence[Mapping[str, Any]]
+    mesh: Mesh, spec: ShardingSpec, dim: int, shapes: Mapping[int, tuple[int, ...]]
 ) -> list[int]:
     """Give the lengths of a dim's pieces, on which the ranks that have one must agree."""
     axes = spec.dims[dim]
     count = math.prod(mesh.shape[axis] for axis in axes)
     found: list[int | None] = [None] * count
     for rank in mesh:
-        shape = told[rank]["shape"]
+        shape = shapes[rank]
         if len(shape) != spec.ndim:
             raise ReshardError(
                 f"x: wanted shards of {spec.ndim} dims (spec {spec}); got shape {shape} on rank "

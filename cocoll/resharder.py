@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from cocoll import _core
+from cocoll.agreed_kernel import load_on_all_ranks
 from cocoll.agreed_plan import plan_together
 from cocoll.array import ArrayDescription, describe_array, make_output
+from cocoll.bundle import Bundle
 from cocoll.dtypes import DType
-from cocoll.errors import BufferOverlapError, ReshardError, UsageError
-from cocoll.facts import Facts
+from cocoll.errors import BufferOverlapError, ReshardError, UnsupportedError, UsageError
+from cocoll.facts import OwnPlanFacts
 from cocoll.failure import Kind
 from cocoll.kernels.build import KernelSpec
 from cocoll.resharding.lowering import Part, ReshardLimits, lower
@@ -24,6 +26,8 @@ from cocoll.resharding.planner import MulticastPlan, TensorMove, tasks_of
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
+    from cocoll.epilogues import Epilogue
+    from cocoll.epilogues.traced import Traced
     from cocoll.resharding.layout import Box, Layout
 
 __all__ = ["Resharding"]
@@ -44,10 +48,12 @@ class Resharding:
     ----------
     comm : Communicator
         Whose ranks the meshes name.
-    moves : sequence of TensorMove
-        The tensors.
+    moves : TensorMove, sequence of TensorMove, or mapping of str to TensorMove
+        The tensors; shards and results then come alone, in lists, or by name.
     solver : str
         A name of `cocoll.resharding.solvers.SOLVERS`.
+    epilogue : Epilogue, optional
+        What each element goes through where it arrives; takes no arrays and drops nothing.
 
     Attributes
     ----------
@@ -57,14 +63,26 @@ class Resharding:
         The tensors.
     """
 
-    def __init__(self, comm: Communicator, moves: Sequence[TensorMove], solver: str) -> None:
+    def __init__(
+        self,
+        comm: Communicator,
+        moves: TensorMove | Sequence[TensorMove] | Mapping[str, TensorMove],
+        solver: str,
+        epilogue: Epilogue | None = None,
+    ) -> None:
         self._comm = comm
-        self.moves = tuple(moves)
+        self._bundle = Bundle(moves)
+        self.moves = self._bundle.moves
         self._layouts = [move.layouts() for move in self.moves]
         self._dtypes = [DType.parse(move.dtype) for move in self.moves]
         for move, layouts in zip(self.moves, self._layouts, strict=True):
             _check_ranks(move, layouts, comm.world_size)
-        self.planned: MulticastPlan = plan_together(comm, tasks_of(self.moves), solver)
+        self._traced = None if epilogue is None else _trace(epilogue, self._dtypes)
+        self._result_dtypes = self._dtypes
+        if self._traced is not None:
+            self._result_dtypes = [self._traced.results[0].dtype] * len(self.moves)
+        terms = solver if self._traced is None else f"{solver}, {self._traced.digest}"
+        self.planned: MulticastPlan = plan_together(comm, tasks_of(self.moves), solver, terms)
         self._program, self._parts, self._digest = self._prepare()
 
     def _prepare(self) -> tuple[_core.Program, tuple[Part, ...], int]:
@@ -72,7 +90,18 @@ class Resharding:
         slot_bytes = comm.tuning.staging_bytes // _SLOTS // 64 * 64
         limits = ReshardLimits(min(_LEAST_BYTES, slot_bytes), slot_bytes, _SLOTS, _IN_FLIGHT)
         itemsizes = [dtype.itemsize_bytes for dtype in self._dtypes]
-        plan, parts = lower(self.planned, comm.rank, itemsizes, limits, hosts=comm.hosts)
+        results = None
+        if self._traced is not None:
+            _check_holders_send(self.planned)
+            results = [dtype.itemsize_bytes for dtype in self._result_dtypes]
+        plan, parts = lower(
+            self.planned,
+            comm.rank,
+            itemsizes,
+            limits,
+            hosts=comm.hosts,
+            result_itemsizes_bytes=results,
+        )
         partial = 0
         if any(task.adds for task in self.planned.tasks):
             dtypes = set(self._dtypes)
@@ -82,15 +111,32 @@ class Resharding:
                     f"{sorted(dtype.label for dtype in dtypes)}; reshard them apart"
                 )
             partial = comm._kernels.load(KernelSpec("sum", dtypes.pop(), None)).reduce_address
+        kernel = None
+        facts = OwnPlanFacts(plan.name, plan)
+        digest = _digest_of(self.planned, self._dtypes, limits)
+        traced = self._traced
+        if traced is not None:
+            spec = KernelSpec("sum", traced.source_dtype, traced)
+            kernel = load_on_all_ranks(comm, spec, inside=False)
+            facts = OwnPlanFacts(
+                plan.name,
+                plan,
+                scalars=tuple(scalar.name for scalar in traced.scalars),
+                defaults=tuple(scalar.default for scalar in traced.scalars),
+            )
+            digest ^= int(traced.digest[:16], 16) & ~1
         program = _core.Program(
             comm,
             None,
             plan.pack(),
+            reduce_address=0 if kernel is None else kernel.reduce_address,
             partial_address=partial,
-            facts=Facts(plan.name),
+            prepare_address=0 if kernel is None else kernel.prepare_address,
+            derived_count=0 if kernel is None else kernel.derived_count,
+            facts=facts,
             part_count=len(parts),
         )
-        return program, parts, _digest_of(self.planned, self._dtypes, limits)
+        return program, parts, digest
 
     @property
     def bound_seconds(self) -> float:
@@ -107,9 +153,10 @@ class Resharding:
 
         Parameters
         ----------
-        x : array_like, or sequence of them, optional
-            This rank's shard, None where it has none; a sequence where several tensors are moved.
-        out : array_like, or sequence of them, optional
+        x : array_like, or sequence or mapping of them, optional
+            This rank's shard, None where it has none; of several tensors as they were planned, a
+            sequence or by name.
+        out : array_like, or sequence or mapping of them, optional
             Where this rank's new shard goes, contiguous or strided; disjoint from `x`. Default: new
             arrays, which every run fills again.
         stream : Stream, optional
@@ -126,20 +173,19 @@ class Resharding:
             An array is missing, is not wanted here, or has another shape or dtype than the layout
             says.
         """
-        several = len(self.moves) > 1 or isinstance(x, (list, tuple))
-        sources = _per_tensor(x, len(self.moves), "x")
-        results = _per_tensor(out, len(self.moves), "out")
+        sources = self._bundle.unpack(x, "x")
+        results = self._bundle.unpack(out, "out")
         given: list[ArrayDescription | None] = []
         made: list[ArrayDescription | None] = []
         for number, (source, target) in enumerate(self._layouts):
-            dtype = self._dtypes[number]
-            where = "" if len(self.moves) == 1 else f" of tensor {number}"
+            dtype, result_dtype = self._dtypes[number], self._result_dtypes[number]
+            where = self._bundle.word(number)
             given.append(self._describe(sources[number], f"x{where}", source, dtype))
             if results[number] is None and self._comm.rank in target.mesh:
                 results[number] = make_output(
-                    sources[number], target.shape_of(self._comm.rank), dtype
+                    sources[number], target.shape_of(self._comm.rank), result_dtype
                 )
-            made.append(self._describe(results[number], f"out{where}", target, dtype))
+            made.append(self._describe(results[number], f"out{where}", target, result_dtype))
             self._check_result(made[number], f"out{where}")
         _check_apart(given, made, self._comm.rank)
         kept: list[Any] = [sources, results]
@@ -149,7 +195,7 @@ class Resharding:
             self._program,
             _core.Parts(entries),
             kept,
-            results if several else results[0],
+            self._bundle.pack(results),
             kind=Kind.RESHARD,
             op=0,
             dtype=int(self._dtypes[0]),
@@ -158,19 +204,23 @@ class Resharding:
             stream=stream,
         )
 
-    def __call__(self, x: Any = None, *, out: Any = None, stream: Any = None) -> _core.Work:
+    def __call__(
+        self, x: Any = None, *, out: Any = None, stream: Any = None, **scalars: float
+    ) -> _core.Work:
         """Move the tensors. Collective.
 
         Parameters
         ----------
         x, out, stream : optional
             As in `bind`; the arrays belong to cocoll until the work completes.
+        **scalars : float
+            The epilogue's numbers.
 
         Returns
         -------
         Work
-            Its result is the new shard, None where this rank has none; a list of them where several
-            tensors are moved.
+            Its result is the new shard, None where this rank has none; of several tensors a list of
+            them, or a dict by name.
 
         Raises
         ------
@@ -179,7 +229,7 @@ class Resharding:
         CollectiveMismatchError
             The ranks have planned different things; nothing has moved.
         """
-        return self.bind(x, out=out, stream=stream)()
+        return self.bind(x, out=out, stream=stream)(**scalars)
 
     def _describe(
         self, value: Any, name: str, layout: Layout, dtype: DType
@@ -220,7 +270,8 @@ class Resharding:
     ) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
         """Say where the array of a part lies."""
         shape = tuple(stop - start for start, stop in part.box)
-        itemsize = self._dtypes[part.tensor].itemsize_bytes
+        dtypes = self._result_dtypes if part.role == "result" else self._dtypes
+        itemsize = dtypes[part.tensor].itemsize_bytes
         if part.role == "sum":
             import numpy as np
 
@@ -235,25 +286,43 @@ class Resharding:
         return _address(found, own, part.box), shape, found.stride_bytes, itemsize
 
 
+def _trace(epilogue: Epilogue, dtypes: Sequence[DType]) -> Traced:
+    """Trace an epilogue for tensors on their way, whose elements stand alone."""
+    if len(set(dtypes)) > 1:
+        raise ReshardError(
+            "an epilogue goes over tensors of one dtype; got "
+            f"{sorted({dtype.label for dtype in dtypes})}: reshard them apart"
+        )
+    if epilogue.array_names:
+        raise ReshardError(
+            f"wanted an epilogue of the element alone; {epilogue.name} takes the arrays "
+            f"{', '.join(epilogue.array_names)}"
+        )
+    traced = epilogue.trace(dtypes[0], {})
+    if any(node.operation.startswith("dropout") for node in traced.nodes):
+        raise ReshardError(
+            f"wanted an epilogue of the element alone; {traced.name} drops elements by their place"
+        )
+    return traced
+
+
+def _check_holders_send(planned: MulticastPlan) -> None:
+    """Refuse schedules in which what an epilogue has changed is sent on."""
+    for group in planned.schedule.groups:
+        for transfer in group.transfers:
+            if not planned.problem.holds(transfer.task, transfer.root):
+                raise UnsupportedError(
+                    f"{planned.schedule.solver} sends on what has arrived, which an epilogue has "
+                    "changed by then; take solver='striped'"
+                )
+
+
 def _address(found: ArrayDescription, own: Box, box: Box) -> int:
     """Give where a box begins in an array that holds another one around it."""
     return found.address + sum(
         (start - begin) * stride
         for (start, _), (begin, _), stride in zip(box, own, found.stride_bytes, strict=True)
     )
-
-
-def _per_tensor(value: Any, count: int, name: str) -> list[Any]:
-    if value is None:
-        return [None] * count
-    if isinstance(value, (list, tuple)):
-        if len(value) != count:
-            raise ReshardError(f"{name}: wanted one array for each of {count} tensors; got "
-                               f"{len(value)}")  # fmt: skip
-        return list(value)
-    if count != 1:
-        raise ReshardError(f"{name}: wanted a list of {count} arrays; got one")
-    return [value]
 
 
 def _check_ranks(move: TensorMove, layouts: Sequence[Layout], world_size: int) -> None:

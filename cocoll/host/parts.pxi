@@ -51,6 +51,7 @@ def bind_parts(CommunicatorBase comm, Program program, Parts parts, keep, output
     """Bind a program to arrays of its parts; `keep` holds what must live as long, `output` is what
     calls give."""
     cdef Call call = Call.__new__(Call)
+    cdef int index
     comm.check_usable()
     _start(call, comm, program, kind, op, dtype, -1, 0)
     call.keep = (parts, keep)
@@ -58,4 +59,7 @@ def bind_parts(CommunicatorBase comm, Program program, Parts parts, keep, output
     call.invocation.signature.epilogue = digest
     call.invocation.count = nbytes
     call.invocation.parts = parts.arrays.data()
+    for index in range(kMaxScalars):
+        call.invocation.scalars[index] = float("nan")
+    _bind_scalars(call, {}, True)
     return _bound(call, stream)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import cocoll
+from cocoll import epilogues
 from cocoll.errors import (
     BufferOverlapError,
     CollectiveMismatchError,
@@ -80,7 +81,7 @@ ARRAYS: dict[str, tuple[Callable[[int], dict[str, Any]], str]] = {
     "another shape": (lambda rank: {"x": np.ones((4, 3), F32)}, r"got \(4, 3\) of float32"),
     "another dtype": (lambda rank: {"x": np.ones((3, 4))}, "got .* of float64"),
     "no array": (lambda rank: {"x": "shard"}, "x must be an array"),
-    "several": (lambda rank: {"x": [np.ones((3, 4), F32)] * 2}, "one array for each of 1 tensors"),
+    "several": (lambda rank: {"x": [np.ones((3, 4), F32)] * 2}, "wanted one array; got a list"),
 }
 
 
@@ -95,6 +96,33 @@ def test_shards(name: str) -> None:
                 planned.bind(change(comm.rank)["x"])
         check_usable(comm)
         planned(whole_shard(comm))
+
+    run_ranks(4, body)
+
+
+def test_forms_of_several() -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        move = TensorMove(SHAPE, (A, "S0,R"), (B, "R,S0"))
+        listed = cocoll.plan_reshard([move, move], comm=comm)
+        named = cocoll.plan_reshard({"a": move, "b": move}, comm=comm)
+        x = whole_shard(comm)
+        for planned, value, words in (
+            (listed, [x], "wanted a list of 2 arrays; got 1"),
+            (listed, {"a": x, "b": x}, "wanted a list of 2 arrays; got dict"),
+            (named, [x, x], "wanted a dict"),
+            (named, {"a": x, "c": x}, r"there are no tensors \['c'\]"),
+        ):
+            with pytest.raises(ReshardError, match=words):
+                planned.bind(value)
+        if comm.rank in A:
+            with pytest.raises(ReshardError, match=r"x\['b'\]: wanted this rank's shard"):
+                named.bind({"a": x})
+            with pytest.raises(ReshardError, match=r"x\[1\]: wanted this rank's shard"):
+                listed.bind([x, None])
+        for moves in ([], {}, [move, None], {"a": SHAPE}):
+            with pytest.raises(ReshardError, match="wanted"):
+                cocoll.plan_reshard(moves, comm=comm)
+        check_usable(comm)
 
     run_ranks(4, body)
 
@@ -161,6 +189,28 @@ def test_ranks_that_ask_for_different_things(hosts: tuple[int, ...] | None, odd:
         check_usable(comm)
 
     run_ranks(4, body, hosts=hosts)
+
+
+def test_epilogues_that_do_not_go_along() -> None:
+    drops = cocoll.epilogue(lambda x, *, p: cocoll.dropout(x, p))
+
+    def body(comm: cocoll.Communicator) -> None:
+        move = TensorMove(SHAPE, (A, "S0,R"), (B, "R,S0"))
+        other = TensorMove(SHAPE, (A, "S0,R"), (B, "R,S0"), "float64")
+        for moves, epilogue, words in (
+            (move, epilogues.adam(), "takes the arrays"),
+            (move, epilogues.bias_dropout_residual(), "takes the arrays"),
+            (move, drops, "drops elements by their place"),
+            ([move, other], epilogues.relu(), "tensors of one dtype"),
+        ):
+            with pytest.raises(ReshardError, match=words):
+                cocoll.plan_reshard(moves, epilogue=epilogue, comm=comm)
+        mine = epilogues.relu() if comm.rank == 1 else None
+        with pytest.raises(CollectiveMismatchError, match="epilogue"):
+            cocoll.plan_reshard(move, epilogue=mine, comm=comm)
+        check_usable(comm)
+
+    run_ranks(4, body)
 
 
 def test_shards_that_do_not_fit_together() -> None:

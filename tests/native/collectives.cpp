@@ -11,6 +11,7 @@ struct Options {
   std::string plans;
   std::string only;  // the one case to run, or empty: all
   WorldOptions world;
+  bool several_hosts = false;
   int rounds = 1;
   size_t every = 1;  // keep one call out of so many
   uint64_t seed = 1;
@@ -116,6 +117,7 @@ Options parse(int argc, char** argv) {
                           {"first-flag-count", required_argument, nullptr, 'f'},
                           {"first-sequence", required_argument, nullptr, 'q'},
                           {"watchdog-seconds", required_argument, nullptr, 'd'},
+                          {"several-hosts", no_argument, nullptr, 'h'},
                           {nullptr, 0, nullptr, 0}};
   for (int key; (key = getopt_long(argc, argv, "", names, nullptr)) != -1;) {
     const std::string value = optarg == nullptr ? "" : optarg;
@@ -135,6 +137,8 @@ Options parse(int argc, char** argv) {
       options.world.first_flag_count = static_cast<uint32_t>(std::stoul(value));
     else if (key == 'q')
       options.world.first_sequence = std::stoull(value);
+    else if (key == 'h')
+      options.several_hosts = true;
     else if (key == 'd')
       start_watchdog(static_cast<unsigned>(std::stoul(value)));
     else if (key == 'a' && value == "usual")
@@ -154,8 +158,10 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   using namespace cocoll::native_tests;
-  const Options options = parse(argc, argv);
-  const std::vector<Case> cases = read_cases(options.plans, options.world.world_size);
+  Options options = parse(argc, argv);
+  const std::vector<Case> cases =
+      read_cases(options.plans, options.world.world_size, options.several_hosts);
+  if (options.several_hosts && !cases.empty()) options.world.hosts = cases[0].host_of_ranks();
   const std::vector<Call> calls = make_calls(cases, options);
   World world(options.world);
   world.run([&](int32_t rank) { run_rank(&world, options, cases, calls, rank); });

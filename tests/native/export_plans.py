@@ -27,6 +27,8 @@ CHUNK_ELEMENTS = 64
 SLOTS = 2
 ITEMSIZE_BYTES = 4
 ANY_COUNT = -1
+# Of every rank its host, for worlds that have several.
+HOSTS = {2: (0, 1), 3: (0, 0, 1), 4: (0, 0, 1, 1), 5: (0, 1, 0, 1, 2), 8: (0, 1, 1, 2, 2, 2, 0, 2)}
 
 # Powers of two: sums of small whole numbers stay exact in float32 whatever is fused into them.
 SGD_SCALARS = {"lr": 0.5, "momentum": 0.5, "weight_decay": 0.25}
@@ -50,6 +52,7 @@ class Case:
     replicated: bool = False
     zero_source: bool = False
     kernel: str = "-"
+    hosts: tuple[int, ...] = ()
     scalars: tuple[float, ...] = ()
 
     def line(self) -> str:
@@ -59,6 +62,7 @@ class Case:
             self.kind,
             self.placement,
             self.kernel,
+            ",".join(map(str, self.hosts)) or "-",
             int(self.mapped is not None),
             int(self.staged is not None),
             CHUNK_ELEMENTS,
@@ -247,6 +251,75 @@ def broadcasts(world_size: int) -> Iterator[Case]:
     yield Case("barrier", "barrier", None, flat.plan_barrier, limit_elements=0)
 
 
+def on_hosts(world_size: int) -> Iterator[Case]:
+    """Give collectives over several hosts."""
+    from cocoll.algorithms import OperandSpec, ReduceSpec, hierarchical, hierarchical_broadcast
+    from cocoll.algorithms.hierarchy import Hierarchy
+
+    hosts = HOSTS[world_size]
+    hierarchy = Hierarchy(hosts)
+    chunks = {"chunk_elements": CHUNK_ELEMENTS, "slots": SLOTS, "in_flight": 4}
+    plain = ReduceSpec(ITEMSIZE_BYTES, (ITEMSIZE_BYTES,))
+    momentum = OperandSpec(ITEMSIZE_BYTES, sharded=True, updated=True)
+    fused = ReduceSpec(ITEMSIZE_BYTES, (ITEMSIZE_BYTES,), (OperandSpec(ITEMSIZE_BYTES), momentum))
+    kernel = kernel_specs()[1]
+    assert kernel.traced is not None
+    scalars = tuple(SGD_SCALARS[scalar.name] for scalar in kernel.traced.scalars)
+
+    def both(plan: Callable[..., Plan], *words: object, **more: object) -> dict[str, Planner]:
+        return {
+            form: lambda rank, _, staged=form == "staged": plan(
+                rank, hierarchy, *words, staged=staged, **chunks, **more
+            )
+            for form in ("mapped", "staged")
+        }
+
+    for form in ("straight", "ring"):
+        ring = {"ring": form == "ring"}
+        yield Case(
+            f"hosts_allreduce_{form}",
+            "allreduce",
+            kernel="sum_float32",
+            hosts=hosts,
+            **both(hierarchical.plan_allreduce, plain, **ring),
+        )
+        yield Case(
+            f"hosts_sgd_{form}",
+            "sgd",
+            placement="disjoint",
+            kernel=kernel.name(),
+            hosts=hosts,
+            scalars=scalars,
+            **both(hierarchical.plan_allreduce, fused, **ring),
+        )
+        yield Case(
+            f"hosts_reduce_scatter_{form}",
+            "reduce_scatter",
+            kernel="sum_float32",
+            hosts=hosts,
+            **both(hierarchical.plan_reduce_scatter, plain, **ring),
+        )
+        yield Case(
+            f"hosts_allgather_{form}",
+            "allgather",
+            hosts=hosts,
+            **both(hierarchical.plan_allgather, ITEMSIZE_BYTES, **ring),
+        )
+    for form in ("chain", "tree"):
+        yield Case(
+            f"hosts_broadcast_{form}",
+            "broadcast",
+            root=world_size - 1,
+            hosts=hosts,
+            **both(
+                hierarchical_broadcast.plan_broadcast,
+                world_size - 1,
+                ITEMSIZE_BYTES,
+                tree=form == "tree",
+            ),
+        )
+
+
 def stuck_case() -> Case:
     """Give a plan that waits for a signal which nobody sends: for what gives an operation up."""
     from cocoll.plan.ir import Flag, Fragment, Lane, Loop, Plan, Wait
@@ -262,7 +335,7 @@ def stuck_case() -> Case:
 def cases(world_size: int) -> list[Case]:
     """Give every case of a world size."""
     found = [*allreduces(), *flats(), *broadcasts(world_size)]
-    return [*found, stuck_case()] if world_size > 1 else found
+    return [*found, stuck_case(), *on_hosts(world_size)] if world_size > 1 else found
 
 
 def export(directory: Path, world_sizes: tuple[int, ...] = WORLD_SIZES) -> None:

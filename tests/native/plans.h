@@ -24,6 +24,7 @@ struct Case {
   std::string kind;
   std::string placement;
   std::string kernel;
+  std::string hosts;  // of every rank, or "-": all are on one
   bool mapped;
   bool staged;
   int64_t chunk_elements;
@@ -34,13 +35,21 @@ struct Case {
   bool zero_source;
   std::vector<double> scalars;
 
+  std::vector<int32_t> host_of_ranks() const {
+    std::vector<int32_t> found;
+    std::istringstream words(hosts);
+    for (std::string word; std::getline(words, word, ',');) found.push_back(std::stoi(word));
+    return found;
+  }
+
   int64_t block_elements(int64_t count) const {
     const int64_t per_rank = (count + world_size - 1) / world_size;
     return (per_rank + alignment_elements - 1) / alignment_elements * alignment_elements;
   }
 };
 
-inline std::vector<Case> read_cases(const std::string& directory, int32_t world_size) {
+inline std::vector<Case> read_cases(const std::string& directory, int32_t world_size,
+                                    bool several_hosts = false) {
   std::ifstream file(directory + "/plans.txt");
   if (!file) leave("no plans.txt in the folder of plans", kBadUsage);
   std::vector<Case> cases;
@@ -49,12 +58,14 @@ inline std::vector<Case> read_cases(const std::string& directory, int32_t world_
     Case found{};
     size_t scalars = 0;
     line >> found.world_size >> found.name >> found.kind >> found.placement >> found.kernel >>
-        found.mapped >> found.staged >> found.chunk_elements >> found.limit_elements >>
-        found.alignment_elements >> found.root >> found.replicated >> found.zero_source >> scalars;
+        found.hosts >> found.mapped >> found.staged >> found.chunk_elements >>
+        found.limit_elements >> found.alignment_elements >> found.root >> found.replicated >>
+        found.zero_source >> scalars;
     found.scalars.resize(scalars);
     for (double& scalar : found.scalars) line >> scalar;
     if (!line) leave("a line of plans.txt is not one", kBadUsage);
-    if (found.world_size == world_size) cases.push_back(std::move(found));
+    if (found.world_size == world_size && (found.hosts != "-") == several_hosts)
+      cases.push_back(std::move(found));
   }
   return cases;
 }
@@ -106,6 +117,7 @@ class Programs {
         program->reduce = kernel->reduce;
         program->prepare = kernel->prepare;
         program->derived_count = kernel->derived_count;
+        program->partial = find_kernel("sum_float32")->reduce;
       }
       by_name_[each.name] = std::move(program);
     }

@@ -15,7 +15,6 @@ from tests.native.building import BUILDS, NATIVE, Build
 
 PROGRAMS = ("collectives", "failures", "memory", "streams")
 MEMORY_SCENARIOS = (
-    "segment_growth",
     "segment_limit",
     "growth_during_operations",
     "references",
@@ -37,7 +36,7 @@ FAILURE_SCENARIOS = (
 )
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 # Of the calls of each world size one in so many is made: the sanitizers slow everything down.
-EVERY = {"plain": 1, "thread": 6, "address": 3}
+EVERY = {"plain": 3, "thread": 8, "address": 4}
 # Failures and streams need no many ranks to go wrong.
 FEW_RANKS = {"plain": (2, 5), "thread": (2, 3), "address": (2, 3)}
 
@@ -89,6 +88,16 @@ def test_collectives(build: Build, programs: Programs, plans: Path, world_size: 
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_several_hosts(build: Build, programs: Programs, plans: Path, world_size: int) -> None:
+    run(
+        build,
+        programs["collectives", build.name],
+        *("--plans", plans, "--world-size", world_size, "--every", EVERY[build.name]),
+        "--several-hosts",
+    )
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_every_wait_sleeps(build: Build, programs: Programs, plans: Path, world_size: int) -> None:
     # A sleep lasts ten minutes unless it is ended: one lost wake-up and the program hangs.
     run(
@@ -112,6 +121,16 @@ def test_counters_wrap_around(build: Build, programs: Programs, plans: Path) -> 
 @pytest.mark.parametrize("scenario", MEMORY_SCENARIOS)
 def test_memory(build: Build, programs: Programs, plans: Path, scenario: str) -> None:
     run(build, programs["memory", build.name], plans, scenario)
+
+
+# The longest one: each time under one sanitizer.
+@pytest.mark.parametrize(
+    "build",
+    [pytest.param(name, marks=() if name == "address" else pytest.mark.long) for name in BUILDS],
+    indirect=True,
+)
+def test_segment_growth(build: Build, programs: Programs, plans: Path) -> None:
+    run(build, programs["memory", build.name], plans, "segment_growth")
 
 
 @pytest.mark.parametrize("scenario", STREAM_SCENARIOS)
@@ -146,6 +165,21 @@ def test_collectives_at_length(
             programs["collectives", build.name],
             *("--plans", plans, "--world-size", world_size, "--rounds", 2, "--seed", seed),
             *("--waiting", waiting, "--first-flag-count", 2**32 - 100 * (seed + 1)),
+        )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("waiting", ["usual", "awake"])
+@pytest.mark.parametrize("world_size", WORLD_SIZES[1:])
+def test_several_hosts_at_length(
+    build: Build, programs: Programs, plans: Path, world_size: int, waiting: str
+) -> None:
+    for seed in range(3):
+        run(
+            build,
+            programs["collectives", build.name],
+            *("--plans", plans, "--world-size", world_size, "--rounds", 2, "--seed", seed),
+            *("--waiting", waiting, "--several-hosts"),
         )
 
 

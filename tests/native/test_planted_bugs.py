@@ -182,11 +182,9 @@ HUNTS = (
 
 
 SHORT = (
-    "relaxed signal",
     "no wait for arrivals",
     "an arrival wakes no sleeper",
     "block not clipped to the vector",
-    "slots filled again before they are empty",
 )
 OTHERS = (*GRID_HUNTS, *GPU_HUNTS)
 

@@ -8,11 +8,13 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <thread>
 #include <vector>
 
 #include "checks.h"
 #include "cocoll/host/stream.h"
+#include "cocoll/host/thread_wire.h"
 
 namespace cocoll::native_tests {
 
@@ -38,6 +40,7 @@ inline host::WaitPolicy wait_policy(Waiting waiting) {
 
 struct WorldOptions {
   int32_t world_size = 2;
+  std::vector<int32_t> hosts;  // of every rank; empty: all are on one
   Waiting waiting = Waiting::kUsual;
   int64_t timeout_nanoseconds = int64_t{600} * 1000000000;
   int64_t small_bytes = 16 << 10;
@@ -81,12 +84,20 @@ class World {
     for (int32_t rank = 0; rank < options.world_size; ++rank) {
       host::Endpoint& endpoint = sessions_[static_cast<size_t>(rank)]->endpoint;
       for (int32_t peer = 0; peer < options.world_size; ++peer)
-        if (peer != rank && endpoint.attach_segment(peer, segment_of(session(peer))->ticket()) != 0)
+        if (peer != rank && shares_host(rank, peer) &&
+            endpoint.attach_segment(peer, segment_of(session(peer))->ticket()) != 0)
           leave("a segment cannot be attached", kBadUsage);
       endpoint.commons = host::Segment::attach(commons->ticket());
       start_counters(endpoint);
     }
     commons->release();
+    if (options.hosts.empty()) return;
+    auto network = std::make_shared<host::ThreadNetwork>(options.world_size, 1);
+    std::vector<int> places(static_cast<size_t>(options.world_size));
+    std::iota(places.begin(), places.end(), 0);
+    for (int32_t rank = 0; rank < options.world_size; ++rank)
+      session(rank).endpoint.connect(options.hosts,
+                                     std::make_shared<host::ThreadWire>(network, places, rank, 0));
   }
 
   // Runs `body(rank)` on a thread for each rank.
@@ -111,6 +122,11 @@ class World {
   }
 
  private:
+  bool shares_host(int32_t rank, int32_t peer) const {
+    const std::vector<int32_t>& hosts = options_.hosts;
+    return hosts.empty() || hosts[static_cast<size_t>(rank)] == hosts[static_cast<size_t>(peer)];
+  }
+
   void start_counters(host::Endpoint& endpoint) {
     const uint32_t first = options_.first_flag_count;
     for (uint32_t& count : exposed_counters(endpoint, std::integral_constant<int, 0>()))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 import cocoll
 from cocoll.dtypes import DType
+from cocoll.errors import UsageError
 from cocoll.resharding import Layout, Mesh, TensorMove
 from cocoll.resharding.solvers import SOLVERS
 from cocoll.testing import run_ranks
@@ -81,11 +84,24 @@ def check(comm: cocoll.Communicator, move: TensorMove, solver: str, *, strided: 
         np.testing.assert_array_equal(x, before)
 
 
+@cocoll.epilogue
+def halve(x: Any, *, factor: float) -> Any:
+    return cocoll.cast(x * factor, "float16")
+
+
 # The least staging there is: many chunks, and every slot is filled again.
 TUNING = cocoll.Tuning(staging_bytes=16 << 10)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+def few(layouts: Sequence[str], short: Sequence[str]) -> list[Any]:
+    """Give layouts as parameters: those in `short`, and the others for long runs."""
+    return [
+        pytest.param(layout, marks=() if layout in short else pytest.mark.long)
+        for layout in layouts
+    ]
+
+
+@pytest.mark.parametrize("layout", few(list(LAYOUTS), ["one host", "mixed"]))
 @pytest.mark.parametrize("case", CASES)
 def test_cases(layout: str, case: str) -> None:
     shape, src, dst = CASES[case]
@@ -126,7 +142,7 @@ def test_dtypes(dtype: str) -> None:
 EIGHT = (load_topology("laptop:8"),)
 
 
-@pytest.mark.parametrize("layout", ["one host", "two hosts", "mixed"])
+@pytest.mark.parametrize("layout", few(["one host", "two hosts", "mixed"], ["mixed"]))
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_random_ones(layout: str, data: st.DataObject) -> None:
@@ -234,3 +250,76 @@ def test_no_rank_takes_more_memory_than_its_slots() -> None:
             assert peak < 64 << 10
 
     run_ranks(8, body, tuning=TUNING)
+
+
+@pytest.mark.parametrize("layout", few(["one host", "two hosts", "mixed"], ["mixed"]))
+@pytest.mark.parametrize("case", ["uneven", "overlapping", "one to many", "partial", "the same"])
+def test_an_epilogue_on_the_way(layout: str, case: str) -> None:
+    shape, src, dst = CASES[case]
+    move = TensorMove(shape, src, dst, "float32")
+
+    def body(comm: cocoll.Communicator) -> None:
+        source, target = move.layouts()
+        whole = whole_of(shape, "float32")
+        x = None
+        if comm.rank in source.mesh:
+            x = shard_of(summand(whole, source, comm.rank), source, comm.rank).copy()
+        planned = cocoll.plan_reshard(move, epilogue=halve, comm=comm)
+        assert cocoll.plan_reshard(move, epilogue=halve, comm=comm) is planned
+        assert cocoll.plan_reshard(move, comm=comm) is not planned
+        for factor in (0.5, 3.0):
+            got = planned(x, factor=factor).result()
+            if comm.rank in target.mesh:
+                wanted = shard_of(
+                    (whole * np.float32(factor)).astype(np.float16), target, comm.rank
+                )
+                assert got.dtype == np.float16
+                np.testing.assert_array_equal(got, wanted)
+            else:
+                assert got is None
+        with pytest.raises(UsageError, match="factor"):
+            planned(x)
+
+    run_ranks(8, body, hosts=LAYOUTS[layout], tuning=TUNING)
+
+
+@pytest.mark.parametrize("layout", ["one host", "mixed"])
+def test_multicasts(layout: str) -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        for holders, needers in (([2], [0, 1, 7]), ([0, 5], [1, 5, 6, 7]), ([3], [4])):
+            for facts in ({}, {"shape": (9, 31), "dtype": "float64"}):
+                whole = whole_of((9, 31), "float64")
+                x = whole.copy() if comm.rank in holders else None
+                got = cocoll.multicast(x, holders=holders, needers=needers, comm=comm, **facts)
+                if comm.rank in needers:
+                    np.testing.assert_array_equal(got.result(), whole)
+                else:
+                    assert got.result() is None
+
+    run_ranks(8, body, hosts=LAYOUTS[layout], tuning=TUNING)
+
+
+def test_state_dicts() -> None:
+    moves = {
+        "weight": TensorMove((24, 10), (A, "S0,S1"), (B, "R,S1")),
+        "bias": TensorMove((10,), (A, "S01"), (B, "R")),
+    }
+
+    def body(comm: cocoll.Communicator) -> None:
+        wholes = {name: whole_of(move.shape, move.dtype) for name, move in moves.items()}
+        state = {
+            name: shard_of(wholes[name], move.layouts()[0], comm.rank).copy()
+            for name, move in moves.items()
+            if comm.rank in A
+        }
+        planned = cocoll.plan_reshard(moves, comm=comm)
+        got = planned(state).result()
+        assert list(got) == list(moves)
+        for name, move in moves.items():
+            if comm.rank in B:
+                wanted = shard_of(wholes[name], move.layouts()[1], comm.rank)
+                np.testing.assert_array_equal(got[name], wanted)
+            else:
+                assert got[name] is None
+
+    run_ranks(8, body, hosts=LAYOUTS["two hosts"])

@@ -193,3 +193,27 @@ def test_plans_of_the_callers_own_are_not_explained() -> None:
             bound.explain()
 
     run_ranks(2, body)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_reshardings_are_recorded(tmp_path: Path, layout: str) -> None:
+    path = tmp_path / "trace.json"
+    everyone = cocoll.Mesh.arange((3,))
+    move = cocoll.TensorMove((300, 40), (everyone, "S0,R"), (everyone, "R,S0"))
+
+    def body(comm: cocoll.Communicator) -> None:
+        planned = cocoll.plan_reshard(move, comm=comm)
+        bound = planned.bind(np.ones((100, 40), np.float32))
+        with comm.trace(path):
+            bound()
+        with pytest.raises(UnsupportedError):
+            bound.explain()
+
+    run_ranks(3, body, hosts=LAYOUTS[layout])
+    names, spans = read(path)
+    assert sorted(names.values()) == [f"rank {rank}" for rank in range(3)]
+    for process in names:
+        own = [one for one in spans if one["pid"] == process]
+        assert any("reshard" in one["name"] for one in own)
+        # Two boxes come and two go; one stays.
+        assert {"copy"} <= {one["cat"] for one in own}
