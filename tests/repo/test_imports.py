@@ -18,7 +18,16 @@ LAYERS = (
     ("algorithms", "resharding", "programs", "_core", "cuda", "host"),
     ("array", "stream", "bootstrap", "wire", "symmetric", "failure", "flight", "device"),
     ("communicator", "connection", "explaining", "facts", "tracing", "variants"),
-    ("collectives", "agreed_kernel", "agreed_plan", "bundle", "reshard_calls", "resharder", "torch", "jax"),
+    (
+        "collectives",
+        "agreed_kernel",
+        "agreed_plan",
+        "bundle",
+        "reshard_calls",
+        "resharder",
+        "torch",
+        "jax",
+    ),
     ("",),
     ("tune", "testing", "commands", "cli"),
 )
