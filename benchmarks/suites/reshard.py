@@ -40,7 +40,7 @@ _PRESET = "p3.8xlarge"
 _CLUSTER = "benchmarks/cluster/run.py --hosts 5 --ranks-per-host 4 --nic 400mbit --"
 _MEASURED_BYTES = 64 << 20
 # What the samples of one case may take; a solver gets its share of it, and one sample at least.
-_CASE_SECONDS = 10.0
+_CASE_SECONDS = 4.0
 _LEAST_SAMPLES_OF_AUTO = 3
 # So long that what every call costs does not count.
 _PORT_BYTES = 64 << 20
