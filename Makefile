@@ -6,6 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PYTHON := $(BIN)/python
 PIP := $(PYTHON) -m pip --disable-pip-version-check
+# What is imported is compiled then: most of torch never is.
+INSTALL := $(PIP) install --quiet --no-compile
 PYTEST := $(PYTHON) -m pytest
 MPIRUN := $(BIN)/mpirun
 
@@ -40,24 +42,24 @@ help:
 
 $(VENV)/.stamp-venv: pyproject.toml
 	$(PYTHON3) -m venv $(VENV)
-	$(PIP) install --quiet --upgrade 'pip>=25.1'
-	$(PIP) install --quiet --group build
+	$(INSTALL) --upgrade 'pip>=25.1'
+	$(INSTALL) --group build
 	@touch $@
 
 $(VENV)/.stamp-build: $(NATIVE_SOURCES) $(VENV)/.stamp-venv
-	$(PIP) install --quiet --no-build-isolation --editable '.[mpi]'
+	$(INSTALL) --no-build-isolation --editable '.[mpi]'
 	@touch $@
 
 $(VENV)/.stamp-demo: $(VENV)/.stamp-venv
-	$(PIP) install --quiet --group demo
+	$(INSTALL) --group demo
 	@touch $@
 
 $(VENV)/.stamp-lint: $(VENV)/.stamp-venv
-	$(PIP) install --quiet --group lint
+	$(INSTALL) --group lint
 	@touch $@
 
 $(VENV)/.stamp-test: $(VENV)/.stamp-venv
-	$(PIP) install --quiet --group test --group test-torch
+	$(INSTALL) --group test --group test-torch
 	@touch $@
 
 build: $(VENV)/.stamp-build
@@ -123,13 +125,13 @@ format: $(VENV)/.stamp-lint
 # ---- GPUs ----
 
 cuda: $(VENV)/.stamp-build
-	command -v nvcc >/dev/null || $(PIP) install --quiet --group nvcc
+	command -v nvcc >/dev/null || $(INSTALL) --group nvcc
 	$(PYTHON) -m cocoll.kernels.precompilation build/cuda
 
 # ---- benchmarks ----
 
 bench-peers: $(VENV)/.stamp-build
-	$(PIP) install --quiet --no-build-isolation --editable '.[mpi,plot]'
+	$(INSTALL) --no-build-isolation --editable '.[mpi,plot]'
 	$(PYTHON3) benchmarks/peers/install.py
 
 bench-hosts: $(VENV)/.stamp-build

@@ -34,6 +34,7 @@ __all__ = ["Resharding"]
 
 _SLOTS = 16
 _IN_FLIGHT = 8
+_LINE_BYTES = 64
 # A message between hosts takes a few ten microseconds of both ends' processors, in which a port of
 # 10 Gbit/s moves about as much.
 _LEAST_BYTES = 64 << 10
@@ -87,8 +88,7 @@ class Resharding:
 
     def _prepare(self) -> tuple[_core.Program, tuple[Part, ...], int]:
         comm = self._comm
-        slot_bytes = comm.tuning.staging_bytes // _SLOTS // 64 * 64
-        limits = ReshardLimits(min(_LEAST_BYTES, slot_bytes), slot_bytes, _SLOTS, _IN_FLIGHT)
+        limits = _limits_of(comm)
         itemsizes = [dtype.itemsize_bytes for dtype in self._dtypes]
         results = None
         if self._traced is not None:
@@ -284,6 +284,17 @@ class Resharding:
         assert found is not None
         own = layout.box_of(self._comm.rank)
         return _address(found, own, part.box), shape, found.stride_bytes, itemsize
+
+
+def _limits_of(comm: Communicator) -> ReshardLimits:
+    """Divide the staging into slots of whole cache lines."""
+    slot_bytes = comm.tuning.staging_bytes // _SLOTS // _LINE_BYTES * _LINE_BYTES
+    if slot_bytes == 0:
+        raise UsageError(
+            f"resharding wants Tuning.staging_bytes of at least {_SLOTS * _LINE_BYTES}; got "
+            f"{comm.tuning.staging_bytes}"
+        )
+    return ReshardLimits(min(_LEAST_BYTES, slot_bytes), slot_bytes, _SLOTS, _IN_FLIGHT)
 
 
 def _trace(epilogue: Epilogue, dtypes: Sequence[DType]) -> Traced:

@@ -241,3 +241,20 @@ def test_a_rank_in_neither_mesh_takes_part() -> None:
         assert (got is None) == (comm.rank != 2)
 
     run_ranks(4, body)
+
+
+def test_a_communicator_without_staging() -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        with pytest.raises(UsageError, match="staging_bytes of at least 1024; got 1000"):
+            plan(comm)
+
+    run_ranks(4, body, tuning=cocoll.Tuning(staging_bytes=1000))
+
+
+def test_the_least_staging() -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        got = plan(comm)(whole_shard(comm)).result()
+        if comm.rank in B:
+            np.testing.assert_array_equal(got, np.ones((6, 2), F32))
+
+    run_ranks(4, body, tuning=cocoll.Tuning(staging_bytes=4096), hosts=(0, 0, 0, 1))

@@ -323,3 +323,34 @@ def test_state_dicts() -> None:
                 assert got[name] is None
 
     run_ranks(8, body, hosts=LAYOUTS["two hosts"])
+
+
+def test_r18_uneven_shards_keep_no_padding() -> None:
+    line, grid = Mesh.arange((4,)), Mesh.arange((2, 2))
+    ways = [
+        ((5, 10), (line, "R,R"), (line, "S0,R"), [2, 2, 1, 0]),
+        ((6, 256), (line, "R,R"), (line, "S0,R"), [2, 2, 2, 0]),
+        ((5, 7), (line, "S0,R"), (line, "R,S0"), [5] * 4),
+        ((5, 7), (line, "S0,R"), (grid, "S01,R"), [2, 1, 1, 1]),
+        ((3, 7), (line, "R,R"), (grid, "S01,R"), [1, 1, 1, 0]),
+        ((5, 10), (line, "S0[1:4:0:0],R"), (line, "R,R"), [5] * 4),
+    ]
+
+    def body(comm: cocoll.Communicator) -> None:
+        for shape, src, dst, rows in ways:
+            whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+            there, back = TensorMove(shape, src, dst), TensorMove(shape, dst, src)
+            source, target = there.layouts()
+            x = shard_of(whole, source, comm.rank).copy()
+            planned = cocoll.plan_reshard(there, comm=comm)
+            assert all(task.nbytes > 0 for task in planned.planned.tasks)
+            got = planned(x).result()
+            assert got.shape[0] == rows[comm.rank]
+            assert got.shape == target.shape_of(comm.rank)
+            np.testing.assert_array_equal(got, shard_of(whole, target, comm.rank))
+            again = cocoll.plan_reshard(back, comm=comm)(got).result()
+            assert again.shape == x.shape
+            np.testing.assert_array_equal(again, x)
+
+    for hosts in (None, (0, 0, 1, 1)):
+        run_ranks(4, body, hosts=hosts)
