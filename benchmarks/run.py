@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import signal
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ sys.path[0] = str(_ROOT)
 
 from benchmarks.common.driver import Settings  # noqa: E402
 from benchmarks.common.jobs import Job, adopt_orphans, end_descendants  # noqa: E402
-from benchmarks.common.machine import commit_of, describe_machine  # noqa: E402
+from benchmarks.common.machine import commit_of, describe_machine, python_below  # noqa: E402
 from benchmarks.common.plotting import PlotError, draw, load_pyplot  # noqa: E402
 from benchmarks.common.records import Context  # noqa: E402
 from benchmarks.common.samples import NEAR_BELOW_NANOSECONDS  # noqa: E402
@@ -152,9 +151,7 @@ def _json_file(path: Path | None) -> Iterator[TextIO | None]:
 
 def _context() -> Context:
     return Context(
-        python=os.path.relpath(sys.executable, _ROOT)
-        if Path(sys.executable).is_relative_to(_ROOT)
-        else sys.executable,
+        python=python_below(_ROOT),
         commit=commit_of(_ROOT),
         machine=describe_machine(),
     )

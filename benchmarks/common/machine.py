@@ -1,12 +1,13 @@
-"""Facts that every record carries: the machine, the commit."""
+"""Facts that every record carries: the machine, the commit, the interpreter."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
-__all__ = ["commit_of", "describe_machine"]
+__all__ = ["commit_of", "describe_machine", "python_below"]
 
 
 def describe_machine() -> str:
@@ -23,6 +24,13 @@ def describe_machine() -> str:
             break
     cpus = len(os.sched_getaffinity(0))
     return f"{processor}, {cpus} CPUs, {memory_gib:.0f} GiB, Linux {os.uname().release}"
+
+
+def python_below(directory: Path) -> str:
+    """Give this interpreter's path, seen from `directory` where it lies below it."""
+    executable = Path(sys.executable)
+    below = executable.is_relative_to(directory)
+    return os.path.relpath(executable, directory) if below else str(executable)
 
 
 def commit_of(directory: Path) -> str | None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.common.machine import commit_of, describe_machine
+from benchmarks.common.machine import commit_of, describe_machine, python_below
+from benchmarks.common.records import Record
 from benchmarks.common.reshard_cases import CASES, ReshardCase, plan_case
 from benchmarks.common.sizes import format_bytes
 from benchmarks.common.terminal import Progress, format_seconds
@@ -47,36 +46,12 @@ _PORT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ReshardRecord:
-    """One line of the JSON; fields that other suites have too mean the same."""
+class ReshardRecord(Record):
+    """One line of the JSON; `implementation` is a solver or a strategy."""
 
-    suite: str
-    case: str
-    operation: str
-    dtype: str
-    ranks: int
-    hosts: int
-    elements: int
-    bytes: int
-    memory: str
-    implementation: str
-    median_seconds: float | None
-    q1_seconds: float | None
-    q3_seconds: float | None
-    rounds: int
-    limit_seconds: float
-    fraction_of_limit: float | None
-    fastest_peer: str | None
-    ratio_to_fastest_peer: float | None
-    state: str
-    rewrite_seconds: float | None
-    results_equal: bool
     predicted_seconds: float
     messages: int
     planning_seconds: float
-    command: str
-    commit: str | None
-    machine: str
 
 
 @dataclass(slots=True)
@@ -142,6 +117,8 @@ class _Report:
         self._progress = progress
         self._records: list[ReshardRecord] = []
         self._is_right = True
+        self._commit = commit_of(_ROOT)
+        self._machine = describe_machine()
 
     def simulate(self, cases: Sequence[ReshardCase]) -> int:
         """Predict the cases on a preset with as many hosts as each needs."""
@@ -200,8 +177,8 @@ class _Report:
                         messages=entry.planned.schedule.messages,
                         planning_seconds=entry.planning_seconds,
                         command=_command(case, measured=measured),
-                        commit=commit_of(_ROOT),
-                        machine=describe_machine(),
+                        commit=self._commit,
+                        machine=self._machine,
                     )
                 )
             over = f" ({seconds / limit:.3f}x the bound)" if limit else ""
@@ -212,7 +189,7 @@ class _Report:
         self._progress.say(f"{NAME} {case.name}/{format_bytes(nbytes)}, {how}: {' | '.join(words)}")
         if self._options.json:
             # Written as they come, so that a run that is stopped leaves what it has.
-            lines = [json.dumps(asdict(one)) for one in self._records]
+            lines = [json.dumps(one.to_json()) for one in self._records]
             self._options.json.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def end(self) -> int:
@@ -242,8 +219,7 @@ def _ranks_of(case: ReshardCase) -> int:
 
 
 def _command(case: ReshardCase, *, measured: bool) -> str:
-    executable = Path(sys.executable)
-    python = os.path.relpath(executable, _ROOT) if executable.is_relative_to(_ROOT) else executable
+    python = python_below(_ROOT)
     size = format_bytes(4 * int(np.prod(case.shape)))
     words = f"{python} benchmarks/run.py {NAME} --cases {case.name} --sizes {size}"
     return f"{python} {_CLUSTER} {words}" if measured else f"{words} --simulate"

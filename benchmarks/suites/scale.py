@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.common.machine import commit_of, describe_machine
+from benchmarks.common.machine import commit_of, describe_machine, python_below
 from benchmarks.common.plotting import load_pyplot
 from benchmarks.common.sizes import format_bytes
 from benchmarks.common.terminal import Progress, format_seconds
@@ -155,8 +153,7 @@ def predict(size_bytes: int, ranks: int) -> Prediction:
 
 
 def _command(size_bytes: int, ranks: int) -> str:
-    executable = Path(sys.executable)
-    python = os.path.relpath(executable, _ROOT) if executable.is_relative_to(_ROOT) else executable
+    python = python_below(_ROOT)
     return f"{python} benchmarks/run.py {NAME} --ranks {ranks} --sizes {format_bytes(size_bytes)}"
 
 
