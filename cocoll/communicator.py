@@ -26,6 +26,7 @@ from cocoll.errors import RankError, UnsupportedError, UsageError
 from cocoll.facts import PlanFacts
 from cocoll.failure import OP_LABELS, AbortReason, Purpose
 from cocoll.kernels.build import KernelLoader, KernelSpec
+from cocoll.placement import read_ordinal
 from cocoll.plan import Aliasing, Plan, Relation, verify
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS
 from cocoll.plan.ranges import block_elements, block_range
@@ -237,7 +238,7 @@ class Communicator(_core.CommunicatorBase):
                 raise UnsupportedError(
                     "every GPU has a copy of its own: leave replicated=True out with device="
                 )
-            return self._open_side(None, _read_device(device)).empty(self, wanted, kind)
+            return self._open_side(None, read_ordinal(device)).empty(self, wanted, kind)
         return self._memory.empty(self, wanted, kind, replicated)
 
     def shard_zeros(self, count: int, dtype: str = "float32", *, device: str | None = None) -> Any:
@@ -262,7 +263,7 @@ class Communicator(_core.CommunicatorBase):
         start, stop = self.shard_range(count)
         if device is not None:
             kind = DType.parse(str(dtype))
-            return self._open_side(None, _read_device(device)).shard_zeros(stop - start, kind)
+            return self._open_side(None, read_ordinal(device)).shard_zeros(stop - start, kind)
         return self._memory.shard_zeros(
             self, operator.index(count), stop - start, DType.parse(str(dtype))
         )
@@ -533,14 +534,6 @@ def _read_shape(shape: Any) -> tuple[int, ...]:
     if any(length < 0 for length in wanted):
         raise UsageError(f"lengths must be at least 0; got shape {shape!r}")
     return wanted
-
-
-def _read_device(device: str) -> int | None:
-    # "cuda" or "cuda:N".
-    kind, colon, number = str(device).partition(":")
-    if kind != "cuda" or (colon and not number.isdigit()):
-        raise UsageError(f"device must be 'cuda' or 'cuda:N'; got {device!r}")
-    return int(number) if colon else None
 
 
 def _leave_at_exit(reference: weakref.ref[Communicator]) -> Callable[[], None]:

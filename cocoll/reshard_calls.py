@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from cocoll import _core
 from cocoll.array import describe_array
 from cocoll.bundle import Bundle
+from cocoll.device.array import describe_device_array, is_on_device
 from cocoll.dtypes import DType
 from cocoll.errors import ReshardError
 from cocoll.failure import Purpose
+from cocoll.placement import HOST, agree_on_device, check_device_name
 from cocoll.resharder import Resharding
 from cocoll.resharding.mesh import Mesh
 from cocoll.resharding.planner import TensorMove
@@ -24,6 +26,7 @@ from cocoll.resharding.sharding_spec import ShardingSpec
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
+    from cocoll.cuda.binding import DeviceWork
     from cocoll.epilogues import Epilogue
 
 __all__ = ["Resharding", "Sharded", "multicast", "plan_reshard", "reshard"]
@@ -40,6 +43,7 @@ def plan_reshard(
     *,
     solver: str = "auto",
     epilogue: Epilogue | None = None,
+    device: str = HOST,
     comm: Communicator | None = None,
 ) -> Resharding:
     """Plan how tensors go from one layout to another, all of them together.
@@ -57,6 +61,9 @@ def plan_reshard(
     epilogue : Epilogue, optional
         What each element goes through where it arrives: `cocoll.epilogues.cast`, say, or any that
         takes numbers but no arrays and drops nothing. All tensors then have one dtype.
+    device : str, default "cpu"
+        Where the arrays of all ranks are: ``"cpu"`` for host memory; ``"cuda"`` for each rank's
+        GPU or ``"cuda:N"``, as in `Communicator.empty`. GPUs need NCCL, and contiguous arrays.
     comm : Communicator, optional
         Default: the one that `cocoll.init` made.
 
@@ -79,13 +86,29 @@ def plan_reshard(
     ----------
     Zhuang et al., "On Optimizing the Communication of Model Parallelism", MLSys 2023, section 3.
     """
+    check_device_name(device)
     chosen = _core.resolve_communicator(comm)
+    return _plan(chosen, moves, solver, epilogue, device, [])
+
+
+def _plan(
+    comm: Communicator,
+    moves: TensorMove | Sequence[TensorMove] | Mapping[str, TensorMove],
+    solver: str,
+    epilogue: Epilogue | None,
+    device: str | None,
+    arrays: list[Any],
+) -> Resharding:
+    """Give a plan that is kept, or make it: then ranks also agree on where their arrays are."""
     bundle = Bundle(moves)
-    kept: OrderedDict[object, Resharding] = chosen._reshardings
-    key = (solver, epilogue, bundle.form, tuple(_key_of(move) for move in bundle.moves))
+    kept: OrderedDict[object, Resharding] = comm._reshardings
+    key = (solver, epilogue, device, bundle.form, tuple(_key_of(move) for move in bundle.moves))
     found = kept.get(key)
     if found is None:
-        found = kept[key] = Resharding(chosen, moves, solver, epilogue)
+        near = next(iter(arrays), None)
+        if device is None:
+            device = agree_on_device(comm, arrays)
+        found = kept[key] = Resharding(comm, moves, solver, epilogue, device=device, near=near)
         if len(kept) > _MOST_PLANS:
             kept.popitem(last=False)
     kept.move_to_end(key)
@@ -121,10 +144,11 @@ def reshard(
     out: Any = None,
     solver: str = "auto",
     epilogue: Epilogue | None = None,
+    device: str | None = None,
     comm: Communicator | None = None,
     stream: Any = None,
     **scalars: float,
-) -> _core.Work:
+) -> _core.Work | DeviceWork:
     """Bring a sharded tensor from one mesh and layout to another.
 
     Collective: every rank of the communicator calls it, also one that is in neither mesh. The
@@ -149,10 +173,14 @@ def reshard(
         A name of `cocoll.resharding.solvers.SOLVERS`.
     epilogue : Epilogue, optional
         As in `plan_reshard`.
+    device : str, optional
+        As in `plan_reshard`. Default: where the ranks' arrays are when such a tensor is first
+        resharded, which they then tell each other.
     comm : Communicator, optional
         Default: the one that `cocoll.init` made.
-    stream : Stream, optional
-        Makes the call asynchronous. Default: it has finished when it returns.
+    stream : optional
+        Of the host, a `Stream`: makes the call asynchronous. Default: it has finished when it
+        returns. Of the GPU, any stream; default: that of `x`.
     **scalars : float
         The epilogue's numbers.
 
@@ -182,7 +210,7 @@ def reshard(
     if shape is None or dtype is None:
         shape, dtype, lengths = _agree(chosen, x, src, shape, dtype, lengths)
     move = TensorMove(tuple(shape), src, dst, dtype, lengths)
-    planned = plan_reshard(move, solver=solver, epilogue=epilogue, comm=chosen)
+    planned = _plan(chosen, move, solver, epilogue, _named(device), _given(x, out))
     return planned(x, out=out, stream=stream, **scalars)
 
 
@@ -195,9 +223,10 @@ def multicast(
     dtype: str | None = None,
     out: Any = None,
     solver: str = "auto",
+    device: str | None = None,
     comm: Communicator | None = None,
     stream: Any = None,
-) -> _core.Work:
+) -> _core.Work | DeviceWork:
     """Bring an array from ranks that all have it to ranks that all need it.
 
     Collective: every rank of the communicator calls it. Each part of the array comes from whichever
@@ -215,7 +244,7 @@ def multicast(
         call.
     out : array_like, optional
         Where it goes on a needer; disjoint from `x`. Default: a new array.
-    solver, comm, stream : optional
+    solver, device, comm, stream : optional
         As in `reshard`.
 
     Returns
@@ -239,7 +268,18 @@ def multicast(
     spec = ("R",) * len(shape)
     move = TensorMove(tuple(shape), (source, ShardingSpec.parse(spec)),
                       (Mesh(list(needers)), ShardingSpec.parse(spec)), dtype)  # fmt: skip
-    return plan_reshard(move, solver=solver, comm=chosen)(x, out=out, stream=stream)
+    planned = _plan(chosen, move, solver, None, _named(device), _given(x, out))
+    return planned(x, out=out, stream=stream)
+
+
+def _named(device: str | None) -> str | None:
+    if device is not None:
+        check_device_name(device)
+    return device
+
+
+def _given(*arrays: Any) -> list[Any]:
+    return [array for array in arrays if array is not None]
 
 
 class _Told(NamedTuple):
@@ -253,7 +293,8 @@ def _tell(comm: Communicator, x: Any, mesh: Mesh, dtype: str | None) -> _Told:
     """Let all ranks know what those of a mesh have."""
     own: dict[str, Any] = {}
     if x is not None:
-        found = describe_array(x, "x", -1 if dtype is None else int(DType.parse(dtype)))
+        describe = describe_device_array if is_on_device(x) else describe_array
+        found = describe(x, "x", -1 if dtype is None else int(DType.parse(dtype)))
         own = {"shape": found.shape, "dtype": found.dtype.label}
     told = [
         json.loads(data) for data in _core.exchange(comm, Purpose.RESHARD, json.dumps(own).encode())

@@ -5,39 +5,33 @@ Shards are checked against their layouts and cut into the boxes that the schedul
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from cocoll import _core
-from cocoll.agreed_kernel import load_on_all_ranks
 from cocoll.agreed_plan import plan_together
-from cocoll.array import ArrayDescription, describe_array, make_output
 from cocoll.bundle import Bundle
 from cocoll.dtypes import DType
 from cocoll.errors import BufferOverlapError, ReshardError, UnsupportedError, UsageError
-from cocoll.facts import OwnPlanFacts
-from cocoll.failure import Kind
-from cocoll.kernels.build import KernelSpec
-from cocoll.resharding.lowering import Part, ReshardLimits, lower
+from cocoll.host_mover import HostMover
+from cocoll.movers import Freight
+from cocoll.placement import HOST, read_ordinal
 from cocoll.resharding.planner import MulticastPlan, TensorMove, tasks_of
 
 if TYPE_CHECKING:
+    from cocoll._core import BoundOperation, Work
+    from cocoll.array import ArrayDescription
     from cocoll.communicator import Communicator
+    from cocoll.cuda.binding import BoundDeviceOperation, DeviceWork
     from cocoll.epilogues import Epilogue
     from cocoll.epilogues.traced import Traced
+    from cocoll.movers import Entry, Mover
+    from cocoll.plan.ir import Plan
     from cocoll.resharding.layout import Box, Layout
+    from cocoll.resharding.parts import Part
 
 __all__ = ["Resharding"]
-
-_SLOTS = 16
-_IN_FLIGHT = 8
-_LINE_BYTES = 64
-# A message between hosts takes a few ten microseconds of both ends' processors, in which a port of
-# 10 Gbit/s moves about as much.
-_LEAST_BYTES = 64 << 10
 
 
 class Resharding:
@@ -56,6 +50,11 @@ class Resharding:
     epilogue : Epilogue, optional
         What each element goes through where it arrives; takes no arrays and drops nothing.
 
+    device : str, default "cpu"
+        Where the arrays are: ``"cpu"``, or a GPU as in `Communicator.empty`.
+    near : array_like, optional
+        An array whose GPU it is where `device` does not say.
+
     Attributes
     ----------
     planned : MulticastPlan
@@ -70,8 +69,12 @@ class Resharding:
         moves: TensorMove | Sequence[TensorMove] | Mapping[str, TensorMove],
         solver: str,
         epilogue: Epilogue | None = None,
+        *,
+        device: str = HOST,
+        near: Any = None,
     ) -> None:
         self._comm = comm
+        self.device = device
         self._bundle = Bundle(moves)
         self.moves = self._bundle.moves
         self._layouts = [move.layouts() for move in self.moves]
@@ -84,59 +87,11 @@ class Resharding:
             self._result_dtypes = [self._traced.results[0].dtype] * len(self.moves)
         terms = solver if self._traced is None else f"{solver}, {self._traced.digest}"
         self.planned: MulticastPlan = plan_together(comm, tasks_of(self.moves), solver, terms)
-        self._program, self._parts, self._digest = self._prepare()
-
-    def _prepare(self) -> tuple[_core.Program, tuple[Part, ...], int]:
-        comm = self._comm
-        limits = _limits_of(comm)
-        itemsizes = [dtype.itemsize_bytes for dtype in self._dtypes]
-        results = None
         if self._traced is not None:
             _check_holders_send(self.planned)
-            results = [dtype.itemsize_bytes for dtype in self._result_dtypes]
-        plan, parts = lower(
-            self.planned,
-            comm.rank,
-            itemsizes,
-            limits,
-            hosts=comm.hosts,
-            result_itemsizes_bytes=results,
-        )
-        partial = 0
         if any(task.adds for task in self.planned.tasks):
-            dtypes = set(self._dtypes)
-            if len(dtypes) > 1:
-                raise ReshardError(
-                    "partial sums of several dtypes do not go together: got "
-                    f"{sorted(dtype.label for dtype in dtypes)}; reshard them apart"
-                )
-            partial = comm._kernels.load(KernelSpec("sum", dtypes.pop(), None)).reduce_address
-        kernel = None
-        facts = OwnPlanFacts(plan.name, plan)
-        digest = _digest_of(self.planned, self._dtypes, limits)
-        traced = self._traced
-        if traced is not None:
-            spec = KernelSpec("sum", traced.source_dtype, traced)
-            kernel = load_on_all_ranks(comm, spec, inside=False)
-            facts = OwnPlanFacts(
-                plan.name,
-                plan,
-                scalars=tuple(scalar.name for scalar in traced.scalars),
-                defaults=tuple(scalar.default for scalar in traced.scalars),
-            )
-            digest ^= int(traced.digest[:16], 16) & ~1
-        program = _core.Program(
-            comm,
-            None,
-            plan.pack(),
-            reduce_address=0 if kernel is None else kernel.reduce_address,
-            partial_address=partial,
-            prepare_address=0 if kernel is None else kernel.prepare_address,
-            derived_count=0 if kernel is None else kernel.derived_count,
-            facts=facts,
-            part_count=len(parts),
-        )
-        return program, parts, digest
+            _check_one_dtype(self._dtypes)
+        self._mover = self._make_mover(near)
 
     @property
     def bound_seconds(self) -> float:
@@ -148,7 +103,14 @@ class Resharding:
         """What this schedule takes, by the topology's rates."""
         return self.planned.makespan_nanoseconds / 1e9
 
-    def bind(self, x: Any = None, *, out: Any = None, stream: Any = None) -> _core.BoundOperation:
+    @property
+    def plan(self) -> Plan:
+        """What this rank does."""
+        return self._mover.plan
+
+    def bind(
+        self, x: Any = None, *, out: Any = None, stream: Any = None
+    ) -> BoundOperation | BoundDeviceOperation:
         """Acquire the arrays once, to run again and again. Local.
 
         Parameters
@@ -159,8 +121,8 @@ class Resharding:
         out : array_like, or sequence or mapping of them, optional
             Where this rank's new shard goes, contiguous or strided; disjoint from `x`. Default: new
             arrays, which every run fills again.
-        stream : Stream, optional
-            Makes the runs asynchronous.
+        stream : optional
+            Of the host, a `Stream`: makes the runs asynchronous. Of the GPU, any stream.
 
         Returns
         -------
@@ -182,31 +144,30 @@ class Resharding:
             where = self._bundle.word(number)
             given.append(self._describe(sources[number], f"x{where}", source, dtype))
             if results[number] is None and self._comm.rank in target.mesh:
-                results[number] = make_output(
+                results[number] = self._mover.make_output(
                     sources[number], target.shape_of(self._comm.rank), result_dtype
                 )
             made.append(self._describe(results[number], f"out{where}", target, result_dtype))
             self._check_result(made[number], f"out{where}")
         _check_apart(given, made, self._comm.rank)
         kept: list[Any] = [sources, results]
-        entries = [self._entry(part, given, made, kept) for part in self._parts]
-        return _core.bind_parts(
-            self._comm,
-            self._program,
-            _core.Parts(entries),
-            kept,
-            self._bundle.pack(results),
-            kind=Kind.RESHARD,
-            op=0,
-            dtype=int(self._dtypes[0]),
-            nbytes=sum(task.nbytes for task in self.planned.tasks),
-            digest=self._digest,
-            stream=stream,
-        )
+        entries = [self._entry(part, given, made, kept) for part in self._mover.parts]
+        like = next((one for one in (*sources, *results) if one is not None), None)
+        return self._mover.bind(entries, kept, self._bundle.pack(results), stream, like)
+
+    def _make_mover(self, near: Any) -> Mover:
+        freight = Freight(self.planned, self._layouts, self._dtypes, self._result_dtypes,
+                          self._traced)  # fmt: skip
+        if self.device == HOST:
+            return HostMover(self._comm, freight)
+        # Loads libraries that a host without a GPU does not have.
+        from cocoll.device.mover import DeviceMover
+
+        return DeviceMover(self._comm, freight, read_ordinal(self.device), near)
 
     def __call__(
         self, x: Any = None, *, out: Any = None, stream: Any = None, **scalars: float
-    ) -> _core.Work:
+    ) -> Work | DeviceWork:
         """Move the tensors. Collective.
 
         Parameters
@@ -249,7 +210,7 @@ class Resharding:
                 f"{name}: wanted this rank's shard, of shape {shape} and {dtype.label}; got None "
                 f"on rank {rank}"
             )
-        found = describe_array(value, name, int(dtype))
+        found = self._mover.describe(value, name, dtype)
         if found.shape != shape or found.dtype is not dtype:
             raise ReshardError(
                 f"{name}: wanted shape {shape} of {dtype.label} (spec {layout.spec}); got "
@@ -267,34 +228,22 @@ class Resharding:
         given: Sequence[ArrayDescription | None],
         made: Sequence[ArrayDescription | None],
         kept: list[Any],
-    ) -> tuple[int, tuple[int, ...], tuple[int, ...], int]:
+    ) -> Entry:
         """Say where the array of a part lies."""
         shape = tuple(stop - start for start, stop in part.box)
         dtypes = self._result_dtypes if part.role == "result" else self._dtypes
         itemsize = dtypes[part.tensor].itemsize_bytes
         if part.role == "sum":
-            import numpy as np
-
-            memory = np.empty(math.prod(shape) * itemsize, np.uint8)
+            count = math.prod(shape)
+            address, memory = self._mover.make_memory(count * itemsize)
             kept.append(memory)
-            return memory.ctypes.data, (math.prod(shape),), (itemsize,), itemsize
+            return address, (count,), (itemsize,), itemsize
         source, target = self._layouts[part.tensor]
         layout = source if part.role == "source" else target
         found = given[part.tensor] if part.role == "source" else made[part.tensor]
         assert found is not None
         own = layout.box_of(self._comm.rank)
         return _address(found, own, part.box), shape, found.stride_bytes, itemsize
-
-
-def _limits_of(comm: Communicator) -> ReshardLimits:
-    """Divide the staging into slots of whole cache lines."""
-    slot_bytes = comm.tuning.staging_bytes // _SLOTS // _LINE_BYTES * _LINE_BYTES
-    if slot_bytes == 0:
-        raise UsageError(
-            f"resharding wants Tuning.staging_bytes of at least {_SLOTS * _LINE_BYTES}; got "
-            f"{comm.tuning.staging_bytes}"
-        )
-    return ReshardLimits(min(_LEAST_BYTES, slot_bytes), slot_bytes, _SLOTS, _IN_FLIGHT)
 
 
 def _trace(epilogue: Epilogue, dtypes: Sequence[DType]) -> Traced:
@@ -326,6 +275,14 @@ def _check_holders_send(planned: MulticastPlan) -> None:
                     f"{planned.schedule.solver} sends on what has arrived, which an epilogue has "
                     "changed by then; take solver='striped'"
                 )
+
+
+def _check_one_dtype(dtypes: Sequence[DType]) -> None:
+    if len(set(dtypes)) > 1:
+        raise ReshardError(
+            "partial sums of several dtypes do not go together: got "
+            f"{sorted({dtype.label for dtype in dtypes})}; reshard them apart"
+        )
 
 
 def _address(found: ArrayDescription, own: Box, box: Box) -> int:
@@ -369,13 +326,3 @@ def _extent(found: ArrayDescription) -> tuple[int, int]:
     reach = [(n - 1) * stride for n, stride in zip(found.shape, found.stride_bytes, strict=True)]
     low = found.address + sum(step for step in reach if step < 0)
     return low, found.address + sum(step for step in reach if step > 0) + found.dtype.itemsize_bytes
-
-
-def _digest_of(planned: MulticastPlan, dtypes: Sequence[DType], limits: ReshardLimits) -> int:
-    """Give what ranks that planned the same have in common."""
-    found = hashlib.sha256(repr((limits, [dtype.label for dtype in dtypes])).encode())
-    for task in planned.tasks:
-        found.update(repr(task).encode())
-    for group in planned.schedule.groups:
-        found.update(repr(group).encode())
-    return int.from_bytes(found.digest()[:8], "little") | 1

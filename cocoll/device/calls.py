@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cocoll.algorithms.flat import plan_barrier
+from cocoll.array import numpy_dtype
 from cocoll.cuda.binding import BoundDeviceOperation, Operation
 from cocoll.device.array import (
     DeviceArray,
@@ -41,6 +42,7 @@ __all__ = [
     "bind_barrier",
     "bind_simple",
     "bound_to",
+    "make_output",
     "refuse_capture",
 ]
 
@@ -103,7 +105,7 @@ def bind_simple(
     output = out
     if out is None and kind in (Kind.REDUCE_SCATTER, Kind.ALLGATHER):
         shape = _output_shape(comm, kind, source, options, alignment)
-        output = out = _make_output(side, x, shape, source.dtype)
+        output = out = make_output(side, x, shape, source.dtype)
     target = x if out is None else out
     root_rank = _read_root(comm, kind, root)
     # What the root broadcasts in place is only read.
@@ -205,14 +207,32 @@ def _check_lengths(
         )
 
 
-def _make_output(side: DeviceSide, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+def make_output(side: DeviceSide, like: Any, shape: tuple[int, ...], dtype: DType) -> Any:
+    """Make an array for a result.
+
+    Parameters
+    ----------
+    side : DeviceSide
+        On whose GPU.
+    like : object
+        An array of the framework that the result shall be of; else it is a `DeviceArray`.
+    shape, dtype : tuple of int, DType
+        The result's.
+
+    Returns
+    -------
+    object
+        Its elements are arbitrary.
+    """
     module = type(like).__module__.partition(".")[0]
     if module == "torch":
-        return like.new_empty(shape)
+        import torch
+
+        return like.new_empty(shape, dtype=getattr(torch, dtype.label))
     if module == "cupy":
         import cupy
 
-        return cupy.empty(shape, like.dtype)
+        return cupy.empty(shape, numpy_dtype(dtype))
     return side.zeros(shape, dtype)
 
 

@@ -66,7 +66,7 @@ def make_device_failure(
             f"ranks {comm.rank} and {peer} asked for different operations on their GPUs, or for "
             f"arrays at different places of symmetric memory (signatures {wanted >> 32:08x} and "
             f"{seen >> 32:08x}); "
-            + ("the results are undefined" if side.endpoint.has_wire else "nothing has moved")
+            + ("the results are undefined" if not side.is_mapped else "nothing has moved")
             + ", and the communicator is closed",
             requests={},
         )

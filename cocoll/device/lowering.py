@@ -14,16 +14,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cocoll.cuda.binding import MAX_RANKS, MAX_SIGNALS
-from cocoll.device.batches import CALLERS_STREAM, Batch, grouped_steps, streams_of, uses_wire
-from cocoll.device.launches import add_arrival, add_copy, add_reduction
+from cocoll.device.boxes import DeviceBox, add_box_copy
+from cocoll.device.launches import add_arrival, add_reduction
+from cocoll.device.streams import CALLERS_STREAM, streams_of, uses_wire
 from cocoll.dtypes import DType
 from cocoll.errors import UnsupportedError
 from cocoll.kernels.grid_spec import SIGNAL_KERNEL, WAIT_KERNEL
 from cocoll.kernels.spec import KernelSpec
+from cocoll.plan.grouping import Member, moving_as_one
 from cocoll.plan.ir import (
     After,
     Buffer,
     Call,
+    Copy,
     Loop,
     Native,
     Plan,
@@ -31,11 +34,10 @@ from cocoll.plan.ir import (
     Reduce,
     Send,
     Signal,
-    Step,
     View,
     Wait,
 )
-from cocoll.plan.ranges import block_elements, block_range, chunk_range, loop_iterations
+from cocoll.plan.ranges import block_elements, block_range, chunk_range
 from cocoll.plan.structure import matches_by_tag
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ _WORD_BYTES = 4
 class _Lane:
     index: int
     stream: int
-    batches: list[Batch]
+    batches: list[list[Member]]
     next: int = 0
     completed: int = 0  # iterations whose steps have been issued
     # Events behind iterations that a lane on the other stream waits for; None: behind the last one.
@@ -125,11 +127,11 @@ class _Lowering:
         # The last event of each other stream that each stream has waited for.
         self._seen: dict[tuple[int, int], int] = {}
         self._awaited = {
-            (after.lane, self._iteration_of(after, batch.iteration))
+            (after.lane, self._iteration_of(after, member.iteration))
             for lane in self._lanes
             for batch in lane.batches
-            for step in batch.steps
-            for after in step.after
+            for member in batch
+            for after in member.step.after
             if self._lanes[after.lane].stream != lane.stream
         }
 
@@ -147,18 +149,13 @@ class _Lowering:
     def open(self) -> None:
         """Add the opening, which stands before the arrival."""
         for batch in self._cut(self._plan.fragment.opening):
-            for step in batch.steps:
-                self._add(step, batch, CALLERS_STREAM)
+            for member in batch:
+                self._add(member, CALLERS_STREAM)
 
     # --- The order in which lanes take turns. ---
 
-    def _cut(self, loops: Sequence[Loop]) -> list[Batch]:
-        return [
-            Batch(iteration, loop, steps, last)
-            for loop in loops
-            for iteration in loop_iterations(loop, self._request.count, self._length)
-            for steps, last in grouped_steps(loop.steps)
-        ]
+    def _cut(self, loops: Sequence[Loop]) -> list[list[Member]]:
+        return list(moving_as_one(loops, self._request.count, self._length))
 
     def _iteration_of(self, after: After, iteration: int) -> int | None:
         """Give which iteration of a lane is waited for; None: its last one."""
@@ -166,26 +163,25 @@ class _Lowering:
             return None
         wanted = iteration - after.lag
         batches = self._lanes[after.lane].batches
-        return None if not batches or wanted >= batches[-1].iteration else wanted
+        return None if not batches or wanted >= batches[-1][-1].iteration else wanted
 
     def _is_ready(self, lane: _Lane) -> bool:
         if lane.ended:
             return False
-        batch = lane.batches[lane.next]
-        for step in batch.steps:
-            for after in step.after:
+        for member in lane.batches[lane.next]:
+            for after in member.step.after:
                 other = self._lanes[after.lane]
-                wanted = self._iteration_of(after, batch.iteration)
+                wanted = self._iteration_of(after, member.iteration)
                 if not other.ended and (wanted is None or other.completed <= wanted):
                     return False
         return True
 
     def _issue(self, lane: _Lane) -> None:
         batch = lane.batches[lane.next]
-        for step in batch.steps:
-            for after in step.after:
+        for member in batch:
+            for after in member.step.after:
                 other = self._lanes[after.lane]
-                wanted = self._iteration_of(after, batch.iteration)
+                wanted = self._iteration_of(after, member.iteration)
                 # Below 0: nothing to wait for, in the lane's first iterations.
                 if other.stream == lane.stream or (wanted is not None and wanted < 0):
                     continue
@@ -193,25 +189,26 @@ class _Lowering:
                 if event > self._seen.get(pair, -1):
                     self._operation.wait_for(event, lane.stream)
                     self._seen[pair] = event
-        grouped = len(batch.steps) > 1
+        grouped = len(batch) > 1
         if grouped:
             self._operation.begin_group(lane.stream)
-        for step in batch.steps:
-            self._add(step, batch, lane.stream)
+        for member in batch:
+            self._add(member, lane.stream)
         if grouped:
             self._operation.end_group(lane.stream)
         lane.next += 1
-        if batch.ends_iteration:
-            lane.completed = batch.iteration + 1
-            keys = {batch.iteration, None} if lane.ended else {batch.iteration}
+        ended = [member.iteration for member in batch if member.ends_iteration]
+        if ended:
+            lane.completed = ended[-1] + 1
+            keys = {*ended, None} if lane.ended else {*ended}
             if any((lane.index, key) in self._awaited for key in keys):
                 event = self._operation.record(lane.stream)
                 lane.events.update(dict.fromkeys(keys, event))
 
     # --- Steps. ---
 
-    def _add(self, step: Step, batch: Batch, stream: int) -> None:
-        operation, count = self._operation, self._request.count
+    def _add(self, member: Member, stream: int) -> None:
+        operation, count, step = self._operation, self._request.count, member.step
         if isinstance(step, Signal | Wait):
             self._add_flag(step, stream)
             return
@@ -219,8 +216,8 @@ class _Lowering:
             raise UnsupportedError(
                 f"plan {self._plan.name!r} has a call step, which no executor runs yet"
             )
-        iteration = batch.iteration
-        first, stop = chunk_range(batch.loop, step.block, iteration, count, self._length)
+        iteration = member.iteration
+        first, stop = chunk_range(member.loop, step.block, iteration, count, self._length)
         if isinstance(step, Native):
             self._add_native(step, stop - first, stream)
             return
@@ -229,16 +226,18 @@ class _Lowering:
         if isinstance(step, Reduce):
             self._add_reduce(step, iteration, first, stop, stream)
             return
+        if isinstance(step, Copy):
+            source, to = (self._box_of(view, iteration, first)
+                          for view in (step.source, step.destination))  # fmt: skip
+            add_box_copy(self._request.side, operation, to, source, first, stop, stream)
+            return
         view = step.destination if isinstance(step, Receive) else step.source
         place = self._locate(view, iteration, first)
         nbytes = (stop - first) * view.itemsize_bytes
         if isinstance(step, Send):
             operation.send(step.peer, place, nbytes, stream)
-        elif isinstance(step, Receive):
-            operation.receive(step.peer, place, nbytes, stream)
         else:
-            to = self._locate(step.destination, iteration, first)
-            add_copy(self._request.side, operation, to, place, nbytes, stream)
+            operation.receive(step.peer, place, nbytes, stream)
 
     def _add_reduce(self, step: Reduce, iteration: int, first: int, stop: int, stream: int) -> None:
         def origin_of(view: View) -> int:
@@ -311,10 +310,25 @@ class _Lowering:
         else:
             operation.broadcast(result, source, elements * itemsize, step.root, stream)
 
+    def _box_of(self, view: View, iteration: int, first: int) -> DeviceBox:
+        """Give a view as a box; of a chunk, as it begins with element `first`."""
+        if view.buffer is Buffer.PART:
+            return self._request.parts[view.index]
+        place = self._locate(view, iteration, first)
+        return DeviceBox(place, view.itemsize_bytes, origin=first)
+
     def _locate(self, view: View, iteration: int, first: int) -> int:
         """Give where element `first`, with which a chunk begins, lies of a view."""
         request = self._request
         self._need_mapping(view.rank)
+        if view.buffer is Buffer.PART:
+            part = request.parts[view.index]
+            if not part.is_contiguous:
+                raise UnsupportedError(
+                    f"plan {self._plan.name!r} sends, receives or reduces a strided part; on GPUs "
+                    f"those are copied to staging first"
+                )
+            return part.place_of(first)
         if view.buffer is Buffer.STAGING:
             self._check_window(view)
             base = request.side.endpoint.window(view.rank) + view.offset_bytes

@@ -109,6 +109,7 @@ def open_device(
         # At once, and not when it is first used: a call must not find out that others do not.
         with contextlib.suppress(UnsupportedError):
             open_wire(comm, side, toolkit)
+            side.prefers_native = True
     return side
 
 

@@ -113,7 +113,7 @@ def _choose_mapped(request: Request) -> Plan:
         return replace(one_shot.plan_allreduce(rank, world_size, spec), name="low_latency")
     if everywhere and request.count * itemsize <= side.endpoint.staging_bytes:
         return one_shot.plan_allreduce(rank, world_size, spec)
-    if side.endpoint.has_wire and _is_native(request):
+    if side.prefers_native and _is_native(request):
         return native.plan_allreduce_native(rank, world_size, itemsize)
     if in_place:
         return two_shot.plan_allreduce(rank, world_size, spec, chunk_elements=whole)

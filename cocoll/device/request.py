@@ -13,6 +13,7 @@ from cocoll.plan.ranges import block_range
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
     from cocoll.device.array import DeviceDescription
+    from cocoll.device.boxes import DeviceBox
     from cocoll.device.layout import Operand
     from cocoll.device.side import DeviceSide, Place
     from cocoll.kernels.spec import KernelSpec
@@ -42,6 +43,8 @@ class Request:
         The epilogue's arrays.
     root : int
         Of a broadcast.
+    parts : list of DeviceBox
+        What the plan's parts stand for.
     """
 
     comm: Communicator
@@ -55,6 +58,7 @@ class Request:
     options: Option
     operands: list[Operand] = field(default_factory=list)
     root: int = -1
+    parts: list[DeviceBox] = field(default_factory=list)
 
     @property
     def scattered(self) -> bool:

@@ -20,7 +20,9 @@ from cocoll.cuda.binding import (
 )
 from cocoll.device.agreement import agree
 from cocoll.device.array import DeviceArray
+from cocoll.device.claims import Block, Shard
 from cocoll.device.failures import LATE, make_device_failure
+from cocoll.device.streams import uses_wire
 from cocoll.dtypes import DType
 from cocoll.errors import (
     AbortedError,
@@ -78,31 +80,6 @@ class _Segment:
         self.nbytes = nbytes
 
 
-class _Block:
-    """Keeps an allocation; its end only marks it."""
-
-    def __init__(self, freed: list[tuple[int, int]], key: tuple[int, int], segment: Memory) -> None:
-        self._freed = freed
-        self._key = key
-        self._segment = segment
-
-    def __del__(self) -> None:
-        self._freed.append(self._key)
-
-
-class _Shard:
-    """Keeps a shard's memory, and its place in the list of shards."""
-
-    def __init__(self, shards: set[int], memory: Memory) -> None:
-        self._shards = shards
-        self._memory = memory
-        shards.add(memory.address)
-
-    def __del__(self) -> None:
-        # Before the memory goes: another shard may be given the same address.
-        self._shards.discard(self._memory.address)
-
-
 class DeviceSide:
     """One rank's side of a communicator on its GPU; made by `open_device`.
 
@@ -135,6 +112,9 @@ class DeviceSide:
         self.wire_reason = wire_reason
         self.buses = buses
         self.hierarchy = hierarchy
+        # Whether NCCL's own all-reduce may serve beside mapped memory; it may also be there for
+        # what has no kernels over that.
+        self.prefers_native = False
         self._loader = loader
         self._segment_bytes = comm.tuning.gpu_segment_bytes
         self._segments: list[_Segment] = []
@@ -177,7 +157,7 @@ class DeviceSide:
             over = f"over NCCL between hosts and mapped memory inside them: {self.wire_reason}"
         elif self.wire_reason:
             over = f"over NCCL, because {self.wire_reason}"
-        elif plan.name == "native":
+        elif any(uses_wire(lane.loops) for lane in plan.fragment.lanes):
             over = "over NCCL, which is better at it than kernels over mapped memory"
         else:
             over = "over memory that all ranks map"
@@ -208,7 +188,7 @@ class DeviceSide:
             segment.heap.reclaim([theirs[index] for _, theirs in everyone])
         index, allocation = self._allocate(comm, nbytes)
         own = self._segments[index].own
-        block = _Block(self._freed, (index, allocation.key), own)
+        block = Block(self._freed, (index, allocation.key), own)
         address = own.address + allocation.offset_bytes
         return DeviceArray(self.device, address, shape, dtype, block, self.stream)
 
@@ -254,7 +234,7 @@ class DeviceSide:
     def shard_zeros(self, length: int, dtype: DType) -> DeviceArray:
         """Make a zeroed private array for a shard; see `Communicator.shard_zeros`."""
         memory = Memory.create(self.device, max(length * dtype.itemsize_bytes, 1))
-        owner = _Shard(self._shards, memory)
+        owner = Shard(self._shards, memory)
         return DeviceArray(self.device, memory.address, (length,), dtype, owner, self.stream)
 
     def is_shard(self, address: int) -> bool:

@@ -489,13 +489,22 @@ class Execution {
     return moves && lane.messages->steps() < lane.in_flight;
   }
 
-  // Whether the step is alone or the last of what moves as one.
+  // Whether the step is alone or the last of what moves as one; groups go on over loops of ranges.
   static bool ends_group(const LaneState& lane) {
+    if (lane.step->field[2] == 0) return true;
     const Record* next = lane.step + 2;
-    while (next != lane.body_end && next->op() == Opcode::kAfter) ++next;
-    return lane.step->field[2] == 0 || next == lane.body_end ||
-           (next->op() != Opcode::kSend && next->op() != Opcode::kReceive) ||
+    const Record* stop = lane.body_end;
+    if (next == stop && lane.loops_left > 0 && is_over_range(*lane.loop) && is_over_range(*stop)) {
+      next = stop + 1;
+      stop = next + lane.body_end->y;
+    }
+    while (next != stop && next->op() == Opcode::kAfter) ++next;
+    return next == stop || (next->op() != Opcode::kSend && next->op() != Opcode::kReceive) ||
            next->field[2] != lane.step->field[2];
+  }
+
+  static bool is_over_range(const Record& loop) {
+    return static_cast<Span>(loop.field[0]) == Span::kRange;
   }
 
   // Whether a chunk is the last of its block; of ranges, whether it is the last of the lane.

@@ -77,8 +77,11 @@ class Messages {
     message.began_nanoseconds = nanoseconds;
   }
 
-  // The step that has begun last is the last one of its iteration.
-  void complete(int64_t iterations) { under_way_.back().iterations = iterations; }
+  // The step that has begun last is the last one of its iteration; a group that goes on over
+  // further loops completes the iterations of all of them when it ends.
+  void complete(int64_t iterations) {
+    if (under_way_.back().ends_step) under_way_.back().iterations = iterations;
+  }
 
   // Takes messages that have ended off the front, each shown to `ended`. `progress` becomes the
   // iterations completed.

@@ -192,6 +192,44 @@ COCOLL_INLINE void copy_grid(const cocoll_grid_call& call, const Place& place) {
   });
 }
 
+template <class T>
+COCOLL_INLINE T* place_of(const cocoll_grid_call& call, const cocoll_grid_array& array,
+                          int64_t index) {
+  if (array.layout >= 0) return element_place<T>(call, array, index);
+  return static_cast<T*>(array.data) + (index - array.origin);
+}
+
+template <int kBytes>
+COCOLL_INLINE void copy_elements(const cocoll_grid_call& call, const Place& place) {
+  typedef Pack<char, kBytes> Element;
+  const int64_t step = static_cast<int64_t>(place.blocks) * place.threads;
+  for (int64_t index =
+           call.begin + static_cast<int64_t>(place.block) * place.threads + place.thread;
+       index < call.end; index += step) {
+    const char* from = place_of<Element>(call, call.operands[0], index)->values;
+    store_pack(place_of<Element>(call, call.operands[1], index)->values,
+               load_pack<char, kBytes>(from));
+  }
+}
+
+// Copies elements [begin, end) of the first operand to the second, of which one at least is
+// strided; like copy_grid not once the communicator has been given up.
+COCOLL_INLINE void copy_strided_grid(const cocoll_grid_call& call, const Place& place) {
+  if (is_poisoned(call, place)) return;
+  switch (call.layouts[0].itemsize_bytes) {
+    case 1:
+      return copy_elements<1>(call, place);
+    case 2:
+      return copy_elements<2>(call, place);
+    case 4:
+      return copy_elements<4>(call, place);
+    case 8:
+      return copy_elements<8>(call, place);
+    default:
+      return copy_elements<16>(call, place);
+  }
+}
+
 // Compares what the ranks have said of their operations over a wire: the words at `own_source`,
 // which are zero before they have come. A neighbour that has found a difference poisons this rank,
 // which may know as well.

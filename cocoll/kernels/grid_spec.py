@@ -17,6 +17,7 @@ __all__ = [
     "COMMON_KERNELS",
     "COMPARE_KERNEL",
     "COPY_KERNEL",
+    "COPY_STRIDED_KERNEL",
     "SIGNAL_KERNEL",
     "WAIT_KERNEL",
     "check_grid_limits",
@@ -24,13 +25,14 @@ __all__ = [
     "render_grid_kernels",
 ]
 
-#: Kernels that every source has: they copy bytes, compare what ranks say, signal and wait.
+#: Kernels that every source has: they copy bytes, copy boxes, compare what ranks say, signal, wait.
 COPY_KERNEL = "cocoll_grid_copy_bytes"
 COMPARE_KERNEL = "cocoll_grid_compare"
 SIGNAL_KERNEL = "cocoll_grid_signal"
 WAIT_KERNEL = "cocoll_grid_wait"
-COMMON_KERNELS = (COPY_KERNEL, COMPARE_KERNEL, SIGNAL_KERNEL, WAIT_KERNEL)
-_COMMON_FUNCTIONS = ("copy_grid", "compare_grid", "signal_grid", "wait_grid")
+COPY_STRIDED_KERNEL = "cocoll_grid_copy_strided"
+COMMON_KERNELS = (COPY_KERNEL, COPY_STRIDED_KERNEL, COMPARE_KERNEL, SIGNAL_KERNEL, WAIT_KERNEL)
+_COMMON_FUNCTIONS = ("copy_grid", "copy_strided_grid", "compare_grid", "signal_grid", "wait_grid")
 
 _PREAMBLE = '#include "cocoll/kernels/grid.h"\n'
 _PACK_BYTES = 16

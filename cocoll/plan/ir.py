@@ -199,7 +199,8 @@ class Wait:
 class Send:
     """Send the chunk of `block` to a rank whose memory is not mapped.
 
-    Steps of one rank with equal `group` (not 0) move as one. The n-th send to a rank meets its n-th
+    Neighbouring steps with equal `group` (not 0) move as one; so do those of loops over ranges that
+    follow each other in a lane. The n-th send to a rank meets its n-th
     receive from here with the same `tag`.
     """
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from cocoll.errors import DependenceError, ScheduleError, SignalMismatchError
+from cocoll.plan.grouping import Member, moving_as_one
 from cocoll.plan.ir import (
     Buffer,
     Copy,
@@ -22,13 +23,12 @@ from cocoll.plan.ir import (
     Reduce,
     Send,
     Signal,
-    Step,
     View,
     Wait,
 )
 from cocoll.plan.listing import OPENING, Place, describe_step
 from cocoll.plan.memory import Extent, MemoryMap
-from cocoll.plan.ranges import block_elements, block_range, chunk_range, loop_iterations
+from cocoll.plan.ranges import block_elements, block_range, chunk_range
 from cocoll.plan.structure import reads_of, writes_of
 from cocoll.plan.trace import TRUNK, Event, Moment, Operation, Trace, raise_illegal
 
@@ -147,36 +147,32 @@ class _RankUnroller:
         """Append all iterations after `node`; give the node at which all have ended."""
         progress = self._progress.setdefault(lane, [])
         flight = _Flight(in_flight, node)
-        for loop_index, loop in enumerate(loops):
-            for iteration in loop_iterations(loop, self._trace.count, self._block_elements):
-                self._run_iteration(lane, loop_index, loop, iteration, flight)
-                progress.append((iteration, flight.ended))
+        for members in moving_as_one(loops, self._trace.count, self._block_elements):
+            self._run_batch(lane, members, flight)
+            progress += [(one.iteration, flight.ended) for one in members if one.ends_iteration]
         return flight.ended
 
-    def _run_iteration(
-        self, lane: int, loop_index: int, loop: Loop, iteration: int, flight: _Flight
-    ) -> None:
+    def _run_batch(self, lane: int, members: Sequence[Member], flight: _Flight) -> None:
         trace = self._trace
-        for group, steps in _grouped(loop.steps):
-            events = []
-            for step_index, step in steps:
-                place = Place(lane, loop_index, step_index)
-                event = Event(self._number, self._rank, place, iteration, step, flight.begun)
-                if not isinstance(step, Signal | Wait):
-                    self._resolve(event, loop)
-                if step.after:
-                    self._waiting.append(event)
-                events.append(event)
-            begin = end = trace.add_node(self._rank, lane, events[0], flight.conditions())
-            if flight.overlaps:
-                before = [begin, flight.ended]
-                end = trace.add_node(self._rank, lane, events[-1], before, ends=True)
-            elif group is not None:
-                end = trace.add_node(self._rank, lane, events[-1], [begin])
-            for event in events:
-                event.begin, event.end = begin, end
-            trace.events += events
-            flight.add(begin, end)
+        events = []
+        for loop_index, step_index, iteration, loop, step in members:
+            place = Place(lane, loop_index, step_index)
+            event = Event(self._number, self._rank, place, iteration, step, flight.begun)
+            if not isinstance(step, Signal | Wait):
+                self._resolve(event, loop)
+            if step.after:
+                self._waiting.append(event)
+            events.append(event)
+        begin = end = trace.add_node(self._rank, lane, events[0], flight.conditions())
+        if flight.overlaps:
+            before = [begin, flight.ended]
+            end = trace.add_node(self._rank, lane, events[-1], before, ends=True)
+        elif isinstance(members[0].step, Send | Receive | Native):
+            end = trace.add_node(self._rank, lane, events[-1], [begin])
+        for event in events:
+            event.begin, event.end = begin, end
+        trace.events += events
+        flight.add(begin, end)
 
     def _resolve(self, event: Event, loop: Loop) -> None:
         """Fill in which bytes a step touches."""
@@ -282,28 +278,6 @@ class _RankUnroller:
                 f"waits for iteration {iteration} of lane {name!r}, which runs {len(progress)}",
             )
         return progress[iteration][1]
-
-
-def _grouped(
-    steps: Sequence[Step],
-) -> Iterator[tuple[int | None, list[tuple[int, Step]]]]:
-    """Cut an iteration's steps where they may block: wire steps of one group move as one."""
-    index = 0
-    while index < len(steps):
-        group = _wire_group(steps[index])
-        members = [(index, steps[index])]
-        while group and index + 1 < len(steps) and _wire_group(steps[index + 1]) == group:
-            index += 1
-            members.append((index, steps[index]))
-        yield group, members
-        index += 1
-
-
-def _wire_group(step: Step) -> int | None:
-    """Give a wire step's group (0: alone), None for other steps."""
-    if isinstance(step, Send | Receive):
-        return step.group
-    return 0 if isinstance(step, Native) else None
 
 
 def _labelled_stores(event: Event) -> Iterator[tuple[tuple[object, ...], Extent]]:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from cocoll.resharding.planner import MulticastPlan
     from cocoll.resharding.schedule import Hop, Transfer
 
-__all__ = ["Chunk", "chunks_of"]
+__all__ = ["Chunk", "chunks_of", "rounds_of"]
 
 _ALIGNMENT_BYTES = 64
 
@@ -40,6 +40,26 @@ def chunks_of(
 
     Parameters
     ----------
+    made, itemsizes_bytes, least_bytes, most_bytes
+        As of `rounds_of`.
+
+    Yields
+    ------
+    Chunk
+        None of them is empty.
+    """
+    for rounds in rounds_of(made, itemsizes_bytes, least_bytes, most_bytes):
+        for number in sorted(rounds):
+            yield from rounds[number]
+
+
+def rounds_of(
+    made: MulticastPlan, itemsizes_bytes: Sequence[int], least_bytes: int, most_bytes: int
+) -> Iterator[dict[int, list[Chunk]]]:
+    """Give what moves in each round of each group.
+
+    Parameters
+    ----------
     made : MulticastPlan
         Tasks and their schedule.
     itemsizes_bytes : sequence of int
@@ -52,8 +72,8 @@ def chunks_of(
 
     Yields
     ------
-    Chunk
-        None of them is empty.
+    dict of int to list of Chunk
+        For each group its rounds by number; those in which nothing moves are left out.
     """
     for group in made.schedule.groups:
         longest = max(transfer.stop - transfer.start for transfer in group.transfers)
@@ -65,8 +85,7 @@ def chunks_of(
             for place, (first, stop) in enumerate(pieces):
                 chunk = Chunk(transfer.task, first, stop, transfer.hops)
                 by_round.setdefault(place * rounds // len(pieces), []).append(chunk)
-        for number in sorted(by_round):
-            yield from by_round[number]
+        yield by_round
 
 
 def _cut(

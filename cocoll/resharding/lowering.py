@@ -40,35 +40,17 @@ from cocoll.plan.ir import (
 )
 from cocoll.resharding.chunks import Chunk, chunks_of
 from cocoll.resharding.lanes import LaneWriter, Moments, later
-from cocoll.resharding.layout import Box, box_elements
+from cocoll.resharding.layout import box_elements
+from cocoll.resharding.parts import Part, Parts
 
 if TYPE_CHECKING:
     from cocoll.resharding.planner import MulticastPlan
 
-__all__ = ["Part", "ReshardLimits", "lower"]
+__all__ = ["ReshardLimits", "lower"]
 
 _LANES = ("receive", "send", "pack", "offer", "fetch", "reclaim", "deliver", "keep")
 # A copy inside a rank keeps its other lanes waiting: at most this much at a time.
 _KEPT_BYTES = 1 << 20
-
-
-class Part(NamedTuple):
-    """An array that a plan's steps touch: a box of one of the caller's tensors, or a sum of it.
-
-    Attributes
-    ----------
-    role : str
-        ``"source"``: of what the rank has; ``"result"``: of what it shall have; ``"sum"``: memory
-        for the sum of a box, which whoever runs the plan provides.
-    tensor : int
-        Which tensor.
-    box : Box
-        Which elements of the whole tensor.
-    """
-
-    role: str
-    tensor: int
-    box: Box
 
 
 class ReshardLimits(NamedTuple):
@@ -159,17 +141,14 @@ class _Lowering:
         self._rank = rank
         self._itemsizes = itemsizes
         self._limits = limits
-        self._result_itemsizes = itemsizes if result_itemsizes is None else result_itemsizes
+        self._parts = Parts(made, rank, itemsizes, result_itemsizes)
         self._converts = result_itemsizes is not None
         self._hosts = hosts
-        self._parts: dict[Part, int] = {}
         self._lanes = LaneWriter(_LANES)
         # Of this rank and its neighbours: how many chunks each has put into slots.
         self._staged: dict[int, int] = {}
         # By slot, those who must have read it before it is filled again.
         self._readers: dict[int, Moments] = {}
-        # By task, when what has come so far is where it belongs.
-        self._arrived: dict[int, Moments] = {}
         self._sums_begun: Moments = {}
 
     def run(self) -> tuple[Plan, tuple[Part, ...]]:
@@ -181,7 +160,7 @@ class _Lowering:
             if any(source in near or destination in near for source, destination in chunk.hops):
                 self._take(chunk)
         self._keep_own()
-        return self._plan(), tuple(self._parts)
+        return self._plan(), self._parts.found
 
     def _plan(self) -> Plan:
         in_flight = self._limits.in_flight
@@ -240,7 +219,7 @@ class _Lowering:
         staging = None if slot is None else self._slot_view(self._rank, slot, itemsize)
         free = {} if slot is None else self._readers.pop(slot, {})
         if role.parent is None:
-            at, ready = self._origin(chunk.task)
+            at, ready = self._parts.origin(chunk.task)
             if staging is not None:
                 step = Copy(-1, at, staging)
                 ready = self._add("pack", chunk, step, later(ready, free))
@@ -249,7 +228,7 @@ class _Lowering:
             parent_slot = self._slot_view(role.parent, slots[role.parent], itemsize)
             ready, at = self._fetch(chunk, role.parent, parent_slot, staging, free)
         else:
-            at = staging if staging is not None else self._target(chunk.task)
+            at = staging if staging is not None else self._parts.target(chunk.task)
             ready = self._add("receive", chunk, Receive(-1, role.parent, at), free)
         read: Moments = {}
         arrived = ready
@@ -257,8 +236,7 @@ class _Lowering:
             store = self._store(chunk.task, staging)
             read = arrived = self._add("deliver", chunk, store, later(ready, self._sums_begun))
         if needs:
-            known = self._arrived.get(chunk.task, {})
-            self._arrived[chunk.task] = later(known, arrived)
+            self._parts.arrive(chunk.task, arrived)
         for peer in role.far:
             read = later(read, self._add("send", chunk, Send(-1, peer, at), ready))
         for peer in role.near:
@@ -296,38 +274,14 @@ class _Lowering:
 
     # --- Where bytes are. ---
 
-    def _part(self, role: str, number: int, itemsize: int) -> View:
-        task = self._made.tasks[number]
-        part = Part(role, task.tensor, task.box)
-        index = self._parts.setdefault(part, len(self._parts))
-        return View(Buffer.PART, self._rank, itemsize, index=index)
-
-    def _origin(self, number: int) -> tuple[View, Moments]:
-        """Give where this rank has what a task moves, and when it is there."""
-        task = self._made.tasks[number]
-        itemsize = self._itemsizes[task.tensor]
-        if not self._made.problem.holds(number, self._rank):
-            # An earlier transfer has brought it here.
-            return self._target(number), self._arrived[number]
-        if not task.after:
-            return self._part("source", number, itemsize), {}
-        ready: Moments = {}
-        for before in task.after:
-            ready = later(ready, self._arrived.get(before, {}))
-        return self._part("sum", number, itemsize), ready
-
-    def _target(self, number: int) -> View:
-        tensor = self._made.tasks[number].tensor
-        return self._part("result", number, self._result_itemsizes[tensor])
-
     def _store(self, number: int, source: View) -> Copy | Reduce:
         """Give the step that takes a chunk to where it belongs."""
         if self._made.tasks[number].adds:
-            total = self._part("sum", number, source.itemsize_bytes)
+            total = self._parts.view("sum", number)
             return Reduce(-1, (total, source), ((total,),), partial=True)
         if self._converts:
-            return Reduce(-1, (source,), ((self._target(number),),))
-        return Copy(-1, source, self._target(number))
+            return Reduce(-1, (source,), ((self._parts.target(number),),))
+        return Copy(-1, source, self._parts.target(number))
 
     def _slot_view(self, rank: int, slot: int, itemsize: int) -> View:
         limits = self._limits
@@ -344,24 +298,15 @@ class _Lowering:
 
     def _begin_sums(self) -> None:
         """Let every sum begin with this rank's own summand."""
-        begun: set[Part] = set()
-        for number, task in enumerate(self._made.tasks):
-            if not task.adds or task.needers != (self._rank,):
-                continue
-            part = Part("sum", task.tensor, task.box)
-            if part not in begun:
-                begun.add(part)
-                itemsize = self._itemsizes[task.tensor]
-                own = self._part("source", number, itemsize)
-                self._copy_whole(number, Copy(-1, own, self._part("sum", number, itemsize)), {})
-        if begun:
-            # Nothing is added before all sums have their first values: one moment for all tasks.
-            self._sums_begun = self._lanes.last("keep")
+        for number, own, total in self._parts.first_summands():
+            self._copy_whole(number, Copy(-1, own, total), {})
+        # Nothing is added before all sums have their first values: one moment for all tasks.
+        self._sums_begun = self._lanes.last("keep")
 
     def _keep_own(self) -> None:
         for number, task in enumerate(self._made.tasks):
             if self._rank in task.keepers:
-                source, ready = self._origin(number)
+                source, ready = self._parts.origin(number)
                 self._copy_whole(number, self._store(number, source), ready)
 
     def _copy_whole(self, number: int, step: Step, after: Moments) -> None:

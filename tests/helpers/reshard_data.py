@@ -1,10 +1,43 @@
-"""Tensors cut by NumPy alone, and schedules run on them rank by rank."""
+"""Reshardings of eight ranks, tensors cut by NumPy alone, schedules run on them rank by rank."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from cocoll.resharding import Layout, MulticastPlan, ShardingSpec
+from cocoll.resharding import Layout, Mesh, MulticastPlan, ShardingSpec
+
+A, B = Mesh.arange((2, 2), 0), Mesh.arange((2, 2), 4)
+CASES = {
+    "replicated": ((64, 48), (A, "R,R"), (B, "R,R")),
+    "rows to columns": ((64, 48), (A, "S01,R"), (B, "R,S01")),
+    "one to many": ((5000,), (Mesh([0]), "R"), (B, "R")),
+    "many to one": ((5000,), (A, "S10"), (Mesh([7]), "R")),
+    "uneven": ((7, 11, 13), (A, "S0,R,S1"), (B, "R,S1,S0")),
+    "overlapping": ((40, 30), (Mesh.arange((4,), 0), "S0,R"), (Mesh.arange((4,), 2), "R,S0")),
+    "permuted": ((40, 30), (Mesh([[3, 1], [2, 0]]), "S0,S1"), (A, "S0,S1")),
+    "the same": ((40, 30), (A, "S0,S1"), (A, "S0,S1")),
+    "partial": ((33, 17), (A, "S0,R+P1"), (B, "R,S01")),
+    "partial in place": ((33, 17), (A, "R,R+P01"), (A, "S01,R")),
+    "empty": ((0, 5), (A, "S0,R"), (B, "R,S0")),
+    "a number": ((), (A, ""), (B, "")),
+}
+
+
+def whole_of(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    count = int(np.prod(shape))
+    return (np.arange(count) % 97).astype(dtype).reshape(shape)
+
+
+def summand(whole: np.ndarray, layout: Layout, rank: int) -> np.ndarray:
+    """Give what a rank has of the sum: small whole numbers, so that sums are exact."""
+    axes = layout.spec.partial
+    at = layout.mesh.coordinates(rank)
+    if not axes:
+        return whole
+    count = int(np.prod([layout.mesh.shape[axis] for axis in axes]))
+    if any(at[axis] for axis in axes):
+        return whole // count
+    return whole - (count - 1) * (whole // count)
 
 
 def cut_dim(array: np.ndarray, dim: int, sizes: list[int]) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ from cocoll.resharding import Layout, Mesh, TensorMove
 from cocoll.resharding.solvers import SOLVERS
 from cocoll.testing import run_ranks
 from cocoll.topology import load_topology
-from tests.helpers.reshard_data import shard_of
+from tests.helpers.reshard_data import CASES, A, B, shard_of, summand, whole_of
 from tests.helpers.reshard_draws import reshardings
 
 LAYOUTS = {
@@ -28,38 +28,6 @@ LAYOUTS = {
     "a host each": tuple(range(8)),
     "mixed": (0, 1, 1, 0, 2, 0, 1, 2),
 }
-A, B = Mesh.arange((2, 2), 0), Mesh.arange((2, 2), 4)
-CASES = {
-    "replicated": ((64, 48), (A, "R,R"), (B, "R,R")),
-    "rows to columns": ((64, 48), (A, "S01,R"), (B, "R,S01")),
-    "one to many": ((5000,), (Mesh([0]), "R"), (B, "R")),
-    "many to one": ((5000,), (A, "S10"), (Mesh([7]), "R")),
-    "uneven": ((7, 11, 13), (A, "S0,R,S1"), (B, "R,S1,S0")),
-    "overlapping": ((40, 30), (Mesh.arange((4,), 0), "S0,R"), (Mesh.arange((4,), 2), "R,S0")),
-    "permuted": ((40, 30), (Mesh([[3, 1], [2, 0]]), "S0,S1"), (A, "S0,S1")),
-    "the same": ((40, 30), (A, "S0,S1"), (A, "S0,S1")),
-    "partial": ((33, 17), (A, "S0,R+P1"), (B, "R,S01")),
-    "partial in place": ((33, 17), (A, "R,R+P01"), (A, "S01,R")),
-    "empty": ((0, 5), (A, "S0,R"), (B, "R,S0")),
-    "a number": ((), (A, ""), (B, "")),
-}
-
-
-def whole_of(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    count = int(np.prod(shape))
-    return (np.arange(count) % 97).astype(dtype).reshape(shape)
-
-
-def summand(whole: np.ndarray, layout: Layout, rank: int) -> np.ndarray:
-    """Give what a rank has of the sum: small whole numbers, so that sums are exact."""
-    axes = layout.spec.partial
-    at = layout.mesh.coordinates(rank)
-    if not axes:
-        return whole
-    count = int(np.prod([layout.mesh.shape[axis] for axis in axes]))
-    if any(at[axis] for axis in axes):
-        return whole // count
-    return whole - (count - 1) * (whole // count)
 
 
 def check(comm: cocoll.Communicator, move: TensorMove, solver: str, *, strided: bool) -> None:

@@ -9,10 +9,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cocoll.errors import UnsupportedError
-from cocoll.plan import Plan, Send, verify
-from cocoll.resharding import Mesh, MulticastPlan, plan_reshard
+from cocoll.plan import Plan, Receive, Send, verify
+from cocoll.plan.grouping import moving_as_one
+from cocoll.plan.structure import matches_by_tag
+from cocoll.resharding import (
+    Mesh,
+    MulticastPlan,
+    multicast_task,
+    plan_multicast,
+    plan_reshard,
+)
 from cocoll.resharding.lowering import ReshardLimits, lower
 from cocoll.resharding.solvers import SOLVERS
+from cocoll.resharding.wire_lowering import WireLimits, lower_for_wire
 from cocoll.topology import load_topology
 from tests.helpers.reshard_draws import Draw, reshardings
 
@@ -26,6 +35,19 @@ def lower_all(
     return [lower(made, rank, [itemsize], limits, hosts=hosts)[0] for rank in ranks]
 
 
+def lower_all_for_wire(
+    made: MulticastPlan, limits: WireLimits, results: list[int] | None, *, itemsize: int = 4
+) -> list[Plan]:
+    # Which boxes lie side by side differs between ranks, as it does in their arrays.
+    return [
+        lower_for_wire(made, rank, [itemsize], limits,
+                       lambda part, rank=rank: (len(part.role) + part.box[0][0] + rank) % 2 == 0
+                       or part.role == "sum",
+                       result_itemsizes_bytes=results)[0]
+        for rank in range(made.problem.topology.world_size)
+    ]  # fmt: skip
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(reshardings(), st.sampled_from(sorted(SOLVERS)), st.sampled_from(LIMITS), st.booleans())
 def test_plans_are_verified(draw: Draw, solver: str, limits: ReshardLimits, together: bool) -> None:
@@ -36,6 +58,46 @@ def test_plans_are_verified(draw: Draw, solver: str, limits: ReshardLimits, toge
         made = plan_reshard(draw.shape, *sides, "float32", draw.topology)
     hosts = None if together else list(made.problem.hosts)
     verify(lower_all(made, limits, hosts=hosts), counts=[0])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(reshardings(), st.sampled_from(sorted(SOLVERS)), st.sampled_from([512, 1 << 13]),
+       st.sampled_from([None, 2, 8]))  # fmt: skip
+def test_plans_for_wires_have_one_order(
+    draw: Draw, solver: str, staging: int, result_itemsize: int | None
+) -> None:
+    sides = (draw.src, draw.src_spec), (draw.dst, draw.dst_spec)
+    results = None if result_itemsize is None else [result_itemsize]
+    limits = WireLimits(16, 256, staging)
+    try:
+        made = plan_reshard(draw.shape, *sides, "float32", draw.topology, solver=solver)
+        plans = lower_all_for_wire(made, limits, results)
+    except UnsupportedError:
+        made = plan_reshard(draw.shape, *sides, "float32", draw.topology, solver="naive")
+        plans = lower_all_for_wire(made, limits, results)
+    assert not any(map(matches_by_tag, plans))
+    verify(plans, counts=[0])
+
+
+def test_a_rank_passes_a_chunk_on_while_the_next_one_comes() -> None:
+    topology = load_topology("p3.8xlarge:4")
+    task = multicast_task([0], [4, 8, 12], 1 << 12)
+    made = plan_multicast([task], topology, solver="striped")
+    plans = lower_all_for_wire(made, WireLimits(64, 256, 1 << 14), None, itemsize=1)
+    passed_on = 0
+    for plan in plans:
+        for lane in plan.fragment.lanes:
+            for batch in moving_as_one(lane.loops, 0, 0):
+                kinds = {type(member.step) for member in batch}
+                passed_on += {Send, Receive} <= kinds
+    assert passed_on > 2
+
+
+def test_too_little_staging_for_what_is_passed_on_is_refused() -> None:
+    topology = load_topology("p3.8xlarge:4")
+    made = plan_multicast([multicast_task([0], [4, 8, 12], 1 << 12)], topology, solver="striped")
+    with pytest.raises(UnsupportedError, match="gpu_window_bytes"):
+        lower_for_wire(made, 0, [8], WireLimits(64, 256, 32), lambda _: True)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
