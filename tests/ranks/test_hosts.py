@@ -5,9 +5,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
+import cocoll
+from cocoll.testing import run_ranks
 from tests.helpers.cases import Case, all_cases
+from tests.helpers.ring_plans import plan_ring
 from tests.helpers.world import TUNINGS, ThreadWorld
 
 LAYOUTS = {
@@ -68,3 +72,18 @@ def test_call(host_worlds: Callable[[str, str], ThreadWorld], layout: str, entry
     for module in entry.needs:
         pytest.importorskip(module)
     host_worlds(layout, entry.tuning).run(entry.function, **entry.arguments)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_a_group_goes_on_over_loops_of_ranges(world_size: int) -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        x = np.arange(12, dtype=np.float32) + 100 * comm.rank
+        out = np.zeros_like(x)
+        bound = comm.bind_plan(lambda rank, size: plan_ring(rank, size, group=1), x, out=out)
+        for _ in range(3):
+            bound().wait()
+            left = (comm.rank - 1) % world_size
+            np.testing.assert_array_equal(out, np.arange(12) + 100 * left)
+            out[:] = 0
+
+    run_ranks(world_size, body, hosts=tuple(range(world_size)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -20,6 +21,7 @@ from cocoll.plan import (
     Native,
     Plan,
     Relation,
+    Send,
     Signal,
     Span,
     View,
@@ -28,6 +30,7 @@ from cocoll.plan import (
     render_plan,
     verify,
 )
+from tests.helpers.ring_plans import plan_ring
 
 SPEC = ReduceSpec(4, (4,))
 SOURCE = View(Buffer.SOURCE, 0, 4)
@@ -357,3 +360,32 @@ def test_an_operand_that_is_a_result() -> None:
     # One copy for all ranks, and each would apply its own update.
     with pytest.raises(DependenceError, match="of all ranks"):
         verify(every_rank, aliasing=aliasing)
+
+
+# --- groups ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5])
+def test_a_group_goes_on_over_loops_of_ranges(world_size: int) -> None:
+    alone, together = (
+        [plan_ring(rank, world_size, group=group) for rank in range(world_size)] for group in (0, 1)
+    )
+    verify(together, counts=[12])
+    with pytest.raises(SignalMismatchError, match="deadlock"):
+        verify(alone, counts=[12])
+
+
+def test_what_comes_in_a_group_cannot_be_sent_in_it() -> None:
+    plans = [plan_ring(rank, 2, group=1) for rank in range(2)]
+    for number, plan in enumerate(plans):
+        (lane,) = plan.fragment.lanes
+        result = View(Buffer.RESULT, number, 4)
+        loops = tuple(
+            replace(loop, steps=(replace(loop.steps[0], source=result),))
+            if isinstance(loop.steps[0], Send)
+            else loop
+            for loop in lane.loops
+        )
+        plans[number] = replace(plan, body=Fragment((replace(lane, loops=loops),)), _fragment=[])
+    with pytest.raises(DependenceError, match="race"):
+        verify(plans, counts=[12])
