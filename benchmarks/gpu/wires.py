@@ -60,10 +60,23 @@ def check_nccl(setting: Setting) -> dict[str, Any]:
         whole = make(comm, (count * comm.world_size,), "float32", "ordinary")
         cocoll.allgather(x, out=whole).wait()
         _compare("allgather", whole.get(), np.tile(fill(0, count, "float32"), comm.world_size))
+        _check_resharding(comm)
         return ways
 
     ways = setting.run(ranks, body, gpu_map_peers=0, gpu_native_bytes=1)[0]
     return {"version": version, "ranks": ranks, "ways": ways}
+
+
+def _check_resharding(comm: cocoll.Communicator) -> None:
+    """Turn rows into columns: boxes that do not lie side by side are packed and unpacked."""
+    shape, mesh = (1024, 768), cocoll.Mesh.arange((comm.world_size,))
+    move = cocoll.TensorMove(shape, (mesh, "S0,R"), (mesh, "R,S0"), "float32")
+    whole = fill(0, shape[0] * shape[1], "float32").reshape(shape)
+    rows, columns = (length // comm.world_size for length in shape)
+    mine = whole[comm.rank * rows : (comm.rank + 1) * rows]
+    planned = cocoll.plan_reshard(move, device="cuda", comm=comm)
+    found = planned(put(comm, np.ascontiguousarray(mine), "ordinary")).result().get()
+    _compare("a resharding", found, whole[:, comm.rank * columns : (comm.rank + 1) * columns])
 
 
 def _compare(what: str, found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> None:
