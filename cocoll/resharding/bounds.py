@@ -21,6 +21,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 from cocoll.resharding.senders import divide_among_senders
+from cocoll.resharding.sources import Source, sources_of
 
 if TYPE_CHECKING:
     from cocoll.resharding.problem import Problem
@@ -87,7 +88,8 @@ def lower_bounds(problem: Problem) -> list[Bound]:
     if not problem.moving:
         return []
     hosts = problem.hosts
-    of_hosts = _demands(problem, hosts)
+    sources = sources_of(problem)
+    of_hosts = _demands(sources, hosts)
     found = []
     latency = _Latencies(problem)
     names = problem.topology.host_names
@@ -113,7 +115,7 @@ def lower_bounds(problem: Problem) -> list[Bound]:
         )
         found += _links(problem, of_hosts, latency.between_hosts)
     if all(problem.topology.placements[rank].device is not None for rank in problem.participants):
-        of_ranks = _demands(problem, range(problem.topology.world_size))
+        of_ranks = _demands(sources, range(problem.topology.world_size))
         found.append(
             _receivers(
                 of_ranks,
@@ -131,8 +133,8 @@ def lower_bounds(problem: Problem) -> list[Bound]:
             )
         )
     else:
-        found += _memories(problem, latency)
-    found.append(_farthest(problem))
+        found += _memories(problem, sources, latency)
+    found.append(_farthest(problem, sources))
     return [bound for bound in found if bound.nanoseconds > 0]
 
 
@@ -141,34 +143,17 @@ def _some_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {shown}, ..." if len(ranks) > 8 else f"ranks {shown}"
 
 
-def _demands(problem: Problem, place_of: Sequence[int]) -> list[_Demand]:
+def _demands(sources: Iterable[Source], place_of: Sequence[int]) -> list[_Demand]:
     """Give what must go from places to places, equal ones added up."""
     total: defaultdict[tuple[frozenset[int], frozenset[int]], int] = defaultdict(int)
-    places: dict[tuple[int, ...], frozenset[int]] = {}
-    for holders, needers, nbytes in _sources(problem):
-        for ranks in (holders, needers):
-            if ranks not in places:
-                places[ranks] = frozenset([place_of[rank] for rank in ranks])
-        total[places[holders], places[needers]] += nbytes
+    # Sources share the tuples of their ranks.
+    places: dict[int, frozenset[int]] = {}
+    for source in sources:
+        for ranks in (source.holders, source.needers):
+            if id(ranks) not in places:
+                places[id(ranks)] = frozenset([place_of[rank] for rank in ranks])
+        total[places[id(source.holders)], places[id(source.needers)]] += source.nbytes
     return [_Demand(holders, needers, nbytes) for (holders, needers), nbytes in total.items()]
-
-
-def _sources(problem: Problem) -> Iterable[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """Give holders, needers and bytes of what must arrive, whoever adds up summands."""
-    for number in problem.moving:
-        task = problem.tasks[number]
-        if task.adds:
-            continue
-        holders = task.holders
-        if task.after:
-            # The owner that was chosen is the planner's own: all whose summands it adds have it.
-            parts = [problem.tasks[before].holders[0] for before in task.after]
-            holders = (*holders, *parts)
-            needers = tuple([rank for rank in task.needers if rank not in parts])
-            if needers:
-                yield holders, needers, task.nbytes
-        else:
-            yield holders, task.needers, task.nbytes
 
 
 def _receivers(
@@ -242,15 +227,17 @@ def _links(problem: Problem, demands: Sequence[_Demand], latency: int) -> list[B
     return [worst]
 
 
-def _memories(problem: Problem, latency: _Latencies) -> list[Bound]:
+def _memories(
+    problem: Problem, sources: Iterable[Source], latency: _Latencies
+) -> list[Bound]:
     """Bound by the memory of processors: what does not come through a NIC is read and written."""
     topology = problem.topology
     needed: defaultdict[int, int] = defaultdict(int)
-    for holders, needers, nbytes in _sources(problem):
-        having = frozenset(holders)
-        for rank in needers:
+    for source in sources:
+        having = frozenset(source.holders)
+        for rank in source.needers:
             if rank not in having:
-                needed[problem.hosts[rank]] += nbytes
+                needed[problem.hosts[rank]] += source.nbytes
     worst = Bound(0, "")
     for host in sorted(needed):
         if any(topology.placements[rank].device is not None for rank in problem.members[host]):
@@ -264,29 +251,54 @@ def _memories(problem: Problem, latency: _Latencies) -> list[Bound]:
     return [worst]
 
 
-def _farthest(problem: Problem) -> Bound:
+class _Door(NamedTuple):
+    """The first needer of a host, and how bytes come to it."""
+
+    rank: int
+    host: int
+    latency_nanoseconds: int
+    rate: int
+
+
+def _farthest(problem: Problem, sources: Iterable[Source]) -> Bound:
     """Bound by one needer alone: its bytes cross both NICs of a message and come by its ports."""
     hosts = problem.hosts
     worst = Bound(0, "")
-    sent: dict[tuple[int, ...], tuple[frozenset[int], int]] = {}
-    largest: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-    for holders, needers, nbytes in _sources(problem):
-        key = holders, needers
-        largest[key] = max(nbytes, largest.get(key, 0))
-    for (holders, needers), nbytes in largest.items():
-        if holders not in sent:
+    sent: dict[int, tuple[frozenset[int], int]] = {}
+    doors: dict[int, list[_Door]] = {}
+    slowest: dict[int, tuple[int, int]] = {}
+    for holders, needers, _, nbytes in sources:
+        if id(holders) not in sent:
             latencies = [_nic_latency(problem, rank) for rank in holders]
-            sent[holders] = frozenset([hosts[rank] for rank in holders]), min(latencies)
-        having, leaving = sent[holders]
-        seen: set[int] = set()
-        for needer in needers:
-            if hosts[needer] in having or hosts[needer] in seen:
+            sent[id(holders)] = frozenset([hosts[rank] for rank in holders]), min(latencies)
+        if id(needers) not in doors:
+            first: dict[int, int] = {}
+            for rank in needers:
+                first.setdefault(hosts[rank], rank)
+            found = doors[id(needers)] = [
+                _Door(
+                    rank,
+                    host,
+                    _nic_latency(problem, rank),
+                    _rate(problem, _doors(problem, [rank], out=False)),
+                )
+                for host, rank in first.items()
+            ]
+            slowest[id(needers)] = (
+                max(door.latency_nanoseconds for door in found),
+                min(door.rate for door in found),
+            )
+        having, leaving = sent[id(holders)]
+        latency, rate = slowest[id(needers)]
+        if leaving + latency + nbytes * _NANOSECONDS // rate <= worst.nanoseconds:
+            continue
+        for door in doors[id(needers)]:
+            if door.host in having:
                 continue
-            seen.add(hosts[needer])
-            rate = _rate(problem, _doors(problem, [needer], out=False))
-            time = leaving + _nic_latency(problem, needer) + nbytes * _NANOSECONDS // rate
+            time = leaving + door.latency_nanoseconds + nbytes * _NANOSECONDS // door.rate
             if time > worst.nanoseconds:
-                worst = Bound(time, f"{nbytes} bytes and the latency of the way to rank {needer}")
+                reason = f"{nbytes} bytes and the latency of the way to rank {door.rank}"
+                worst = Bound(time, reason)
     return worst
 
 

@@ -59,8 +59,9 @@ class Packing(NamedTuple):
     def build(
         cls,
         nbytes: Sequence[int],
-        trees: Sequence[tuple[int, Sequence[tuple[int, float]]]],
-        ports: int,
+        errand_of: Sequence[int],
+        loads: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+        rates: Sequence[int],
     ) -> Packing:
         """Put trees into arrays.
 
@@ -68,22 +69,25 @@ class Packing(NamedTuple):
         ----------
         nbytes : sequence of int
             Of each errand.
-        trees : sequence of (int, sequence of (int, float))
-            The errand of each, and (port, seconds a byte) that it loads.
-        ports : int
-            How many there are.
+        errand_of : sequence of int
+            The errand of each tree.
+        loads : tuple of ndarray, each of shape (entries,)
+            Tree, port, and how often a byte of the tree crosses the port.
+        rates : sequence of int
+            Bytes per second of each port.
         """
         import numpy as np
 
-        entries = [(tree, *load) for tree, (_, loads) in enumerate(trees) for load in loads]
-        columns = list(zip(*entries, strict=True)) or [(), (), ()]
+        tree, port, times = loads
+        used, place = np.unique(port, return_inverse=True)
+        seconds = times / np.array(rates, dtype=np.float64)[port]
         return cls(
-            np.array([errand for errand, _ in trees], dtype=np.int64),
+            np.array(errand_of, dtype=np.int64),
             np.array(nbytes, dtype=np.float64),
-            np.array(columns[0], dtype=np.int64),
-            np.array(columns[1], dtype=np.int64),
-            np.array(columns[2], dtype=np.float64),
-            ports,
+            tree,
+            place,
+            seconds,
+            len(used),
         )
 
     def loads(self, amounts: NDArray[np.float64]) -> NDArray[np.float64]:

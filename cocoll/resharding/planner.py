@@ -162,7 +162,10 @@ def plan_multicast(
         check_schedule(problem, schedule)
     else:
         schedule = Schedule(solver, ())
-    return MulticastPlan(problem, bound, schedule, makespan_nanoseconds(problem, schedule))
+    makespan = schedule.makespan_nanoseconds
+    if makespan is None:
+        makespan = makespan_nanoseconds(problem, schedule)
+    return MulticastPlan(problem, bound, schedule, makespan)
 
 
 def plan_reshard(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cocoll.resharding.makespan import makespan_nanoseconds
@@ -56,7 +57,7 @@ def choose_best(problem: Problem, bound: Bound) -> Schedule:
         if shortest <= bound.nanoseconds * GOOD_ENOUGH:
             break
     assert best is not None
-    return best
+    return replace(best, makespan_nanoseconds=shortest)
 
 
 def _attempts(problem: Problem, bound: Bound) -> Iterator[Callable[[], Schedule]]:
