@@ -181,20 +181,29 @@ def _senders(
     latency: int,
     describe: Callable[[Sequence[int]], str],
 ) -> Bound:
-    leaving = [demand for demand in demands if demand.needers - demand.holders]
-    candidates: dict[frozenset[int], None] = dict.fromkeys(demand.holders for demand in leaving)
-    places = sorted({place for demand in leaving for place in demand.holders})
-    rates = {place: rate_of([place]) for place in places}
+    leaving: dict[frozenset[int], list[_Demand]] = {}
+    for demand in demands:
+        if not demand.needers <= demand.holders:
+            leaving.setdefault(demand.holders, []).append(demand)
+    candidates: dict[frozenset[int], None] = dict.fromkeys(leaving)
+    rates = {place: rate_of([place]) for place in sorted(frozenset().union(*leaving))}
     if len(candidates) > 1 and all(rates.values()):
-        sizes = [(tuple(sorted(demand.holders)), demand.nbytes) for demand in leaving]
+        sizes = [
+            (tuple(sorted(holders)), sum([demand.nbytes for demand in equal]))
+            for holders, equal in leaving.items()
+        ]
         candidates[frozenset(divide_among_senders(sizes, rates).worst)] = None
     worst = Bound(0, "")
     for inside in candidates:
         rate = rate_of(sorted(inside))
         nbytes = sum(
-            demand.nbytes
-            for demand in leaving
-            if demand.holders <= inside and not demand.needers <= inside
+            [
+                demand.nbytes
+                for holders, equal in leaving.items()
+                if holders <= inside
+                for demand in equal
+                if not demand.needers <= inside
+            ]
         )
         time = nbytes * _NANOSECONDS // rate + latency if rate and nbytes else 0
         if time > worst.nanoseconds:
@@ -227,9 +236,7 @@ def _links(problem: Problem, demands: Sequence[_Demand], latency: int) -> list[B
     return [worst]
 
 
-def _memories(
-    problem: Problem, sources: Iterable[Source], latency: _Latencies
-) -> list[Bound]:
+def _memories(problem: Problem, sources: Iterable[Source], latency: _Latencies) -> list[Bound]:
     """Bound by the memory of processors: what does not come through a NIC is read and written."""
     topology = problem.topology
     needed: defaultdict[int, int] = defaultdict(int)

@@ -23,8 +23,8 @@ from cocoll.resharding.schedule import LEAST_CHUNK_BYTES, Group, Schedule, Trans
 from cocoll.resharding.ways import Traffic, traffic_of
 
 if TYPE_CHECKING:
-    from cocoll.resharding.ways import Ways
     from cocoll.resharding.problem import Problem
+    from cocoll.resharding.ways import Ways
 
 __all__ = ["Clock", "Shape", "Span", "describe_group", "group_of", "makespan_nanoseconds", "spans"]
 
@@ -165,9 +165,7 @@ def _describe(
     return Shape(busy, _shares(time, busy, first, last), late, end), of_way
 
 
-def _describe_many(
-    problem: Problem, ways: Ways, carried: Mapping[int, int], rounds: int
-) -> Shape:
+def _describe_many(problem: Problem, ways: Ways, carried: Mapping[int, int], rounds: int) -> Shape:
     """Give the same as `_describe`, of many hops at once."""
     time = _times_of(problem, carried)
     busy = max(time.values(), default=0)

@@ -90,6 +90,38 @@ class Packing(NamedTuple):
             len(used),
         )
 
+    def without_idle_ports(self, goal_seconds: float) -> Packing:
+        """Leave out ports that are done by some time whatever the division.
+
+        Parameters
+        ----------
+        goal_seconds : float
+            That time.
+
+        Returns
+        -------
+        Packing
+            With the same trees; where the busiest port is busy for longer, it is the same one.
+        """
+        import numpy as np
+
+        keys, place = np.unique(
+            self.errand_of[self.tree] * self.ports + self.port, return_inverse=True
+        )
+        most = np.zeros(len(keys))
+        np.maximum.at(most, place, self.seconds)
+        weights = most * self.nbytes[keys // max(1, self.ports)]
+        loads = np.bincount(keys % max(1, self.ports), weights=weights, minlength=self.ports)
+        busy = loads > goal_seconds
+        kept = busy[self.port]
+        number = np.cumsum(busy) - 1
+        return self._replace(
+            tree=self.tree[kept],
+            port=number[self.port[kept]],
+            seconds=self.seconds[kept],
+            ports=int(busy.sum()),
+        )
+
     def loads(self, amounts: NDArray[np.float64]) -> NDArray[np.float64]:
         """Give how long each port is busy, in seconds, with some bytes on each tree."""
         import numpy as np
@@ -137,14 +169,13 @@ def divide_priced(
     """
     import numpy as np
 
-    best, lowest = amounts, float(packing.loads(amounts).max(initial=0.0))
+    loads = packing.loads(amounts)
+    best, lowest = amounts, float(loads.max(initial=0.0))
     starts = np.flatnonzero(np.diff(packing.errand_of, prepend=-1))
     for _ in range(_STEPS):
         if lowest <= goal_seconds * 1.002:
             break
-        loads = packing.loads(amounts)
-        peak = loads.max()
-        prices = (loads / peak) ** _STEEPNESS
+        prices = (loads / loads.max()) ** _STEEPNESS
         costs = np.bincount(
             packing.tree,
             weights=packing.seconds * prices[packing.port],
@@ -156,11 +187,14 @@ def divide_priced(
         before = (count - cheap)[starts][packing.errand_of]
         chosen = cheap & (count == before + 1)
         target = np.where(chosen, packing.nbytes[packing.errand_of], 0.0)
-        step = _best_step(loads, packing.loads(target))
+        of_target = packing.loads(target)
+        step = _best_step(loads, of_target)
         if step <= 0.0:
             break
         amounts = amounts + step * (target - amounts)
-        peak = float(packing.loads(amounts).max())
+        # Loads move as amounts do; adding them up anew would take as long as all the rest.
+        loads = loads + step * (of_target - loads)
+        peak = float(loads.max())
         if peak < lowest:
             best, lowest = amounts, peak
     return best

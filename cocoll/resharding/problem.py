@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from cocoll.errors import ReshardError
 from cocoll.resharding.layout import box_elements
 
 if TYPE_CHECKING:
+    from cocoll.resharding.routes import RailSender
     from cocoll.resharding.schedule import Transfer
     from cocoll.resharding.unit_task import UnitTask
     from cocoll.resharding.ways import Traffic
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["Crossing", "Problem"]
 
 _ALIGNMENT_BYTES = 64
+
+# Holders, needers that others serve, and the most NICs of a receiving host.
+_LanesKey: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...], int]"
 
 
 class Crossing(NamedTuple):
@@ -53,6 +57,8 @@ class Problem:
         All ranks of tasks; no other rank moves anything.
     last_traffic : tuple of (tuple of Transfer, Traffic) or None
         What `traffic_of` was last asked for.
+    lanes : dict
+        What `relay_trees` found for equal holders: who sends by which NIC to which.
 
     Raises
     ------
@@ -77,6 +83,7 @@ class Problem:
                 f"got rank {self.participants[-1]}"
             )
         self._crossings: dict[tuple[int, int], Crossing] = {}
+        self.lanes: dict[_LanesKey, list[tuple[RailSender, int]]] = {}
         self.last_traffic: tuple[tuple[Transfer, ...], Traffic] | None = None
 
     @cached_property

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_TREES",
     "Errand",
+    "RailSender",
     "chain_hops",
     "errands_of",
     "joint_trees",
@@ -163,13 +164,15 @@ def relay_trees(
     groups = _by_host(problem, errand.holders[0], errand.needers)
     widest = max(len(rails[problem.hosts[group[0]]]) for group in groups)
     firsts = len(groups) if len(groups) <= _MOST_RELAYED_HOSTS else _MOST_ROTATIONS
-    senders = _rail_senders(problem, errand)
-    # Where a host has more NICs than its senders' one, each of its NICs receives a part.
-    lanes = [(sender, rail) for sender in senders for rail in _rails_for(sender, widest)]
+    key = errand.holders, errand.served, widest
+    lanes = problem.lanes.get(key)
+    if lanes is None:
+        senders = _rail_senders(problem, errand)
+        # Where a host has more NICs than its senders' one, each of its NICs receives a part.
+        lanes = [(sender, rail) for sender in senders for rail in _rails_for(sender, widest)]
+        problem.lanes[key] = lanes
     places = _spread(len(lanes) * firsts, most, turn)
-    chosen = {
-        (*lanes[place // firsts], place % firsts): None for place in dict.fromkeys(places)
-    }
+    chosen = {(*lanes[place // firsts], place % firsts): None for place in dict.fromkeys(places)}
     return [
         _remote_tree(
             problem, groups, sender.ranks(turn), rail, first * len(groups) // firsts, number + turn
@@ -235,14 +238,14 @@ def _local_trees(errand: Errand, turn: int, most: int) -> list[tuple[Hop, ...]]:
     return found
 
 
-class _RailSender(NamedTuple):
+class RailSender(NamedTuple):
     """Who sends by one of a host's NICs.
 
     Attributes
     ----------
     rail : int
         Which NIC.
-    count : int
+    rails : int
         How many the host has.
     own : tuple of int
         Holders that send by it.
@@ -253,7 +256,7 @@ class _RailSender(NamedTuple):
     """
 
     rail: int
-    count: int
+    rails: int
     own: tuple[int, ...]
     free: tuple[int, ...]
     roots: tuple[int, ...]
@@ -265,12 +268,12 @@ class _RailSender(NamedTuple):
         return self.roots[(turn + self.rail) % len(self.roots)], self.free[turn % len(self.free)]
 
 
-def _rails_for(sender: _RailSender, widest: int) -> range:
+def _rails_for(sender: RailSender, widest: int) -> range:
     # The NICs of a receiving host that go with one NIC of a sending host which may have fewer.
-    return range(sender.rail, max(widest, sender.rail + 1), sender.count)
+    return range(sender.rail, max(widest, sender.rail + 1), sender.rails)
 
 
-def _rail_senders(problem: Problem, errand: Errand) -> list[_RailSender]:
+def _rail_senders(problem: Problem, errand: Errand) -> list[RailSender]:
     """Give who sends by each NIC of each holders' host."""
     having: dict[int, list[int]] = {}
     for rank in errand.holders:
@@ -284,7 +287,7 @@ def _rail_senders(problem: Problem, errand: Errand) -> list[_RailSender]:
             own = tuple([rank for rank in ranks if rank in here])
             free = () if own else tuple([rank for rank in ranks if rank not in served])
             if own or free:
-                found.append(_RailSender(number, len(rails), own, free, tuple(holders)))
+                found.append(RailSender(number, len(rails), own, free, tuple(holders)))
     return found
 
 

@@ -158,7 +158,8 @@ def check_schedule(problem: Problem, schedule: Schedule) -> None:
     seen: defaultdict[int, list[_Arrival]] = defaultdict(list)
     left = [_owed(problem, number) for number in range(len(problem.tasks))]
     # Many transfers take one way; it is looked at once for each set of holders and needers.
-    reached: dict[tuple[int, int, bool], tuple[frozenset[int], int]] = {}
+    reached: dict[tuple[int, int, bool], _Reach] = {}
+    kinds = problem.kinds
     for index, group in enumerate(schedule.groups):
         where = f"{schedule.solver}, group {index}"
         if not group.transfers or group.rounds < 1:
@@ -172,15 +173,16 @@ def check_schedule(problem: Problem, schedule: Schedule) -> None:
                     f"got {transfer.start}:{transfer.stop} over {len(transfer.hops)} hops"
                 )
             ready = not task.after or not any(left[before] for before in task.after)
-            if not (ready and problem.holds(transfer.task, transfer.root)):
+            key = id(transfer.hops), kinds[transfer.task], ready
+            reach = reached.get(key)
+            if not (reach.begins_with_it if reach else _begins(problem, transfer, ready=ready)):
                 _check_root(seen[transfer.task], transfer, where)
-            key = id(transfer.hops), problem.kinds[transfer.task], ready
-            if key not in reached:
-                reached[key] = _reach(problem, transfer, where, ready=ready)
-            new.append((transfer, *reached[key]))
-        for transfer, ranks, count in new:
-            seen[transfer.task].append((transfer.start, transfer.stop, ranks))
-            left[transfer.task] -= count * (transfer.stop - transfer.start)
+            if reach is None:
+                reach = reached[key] = _reach(problem, transfer, where, ready=ready)
+            new.append((transfer, reach))
+        for transfer, reach in new:
+            seen[transfer.task].append((transfer.start, transfer.stop, reach.ranks))
+            left[transfer.task] -= reach.needers * (transfer.stop - transfer.start)
     for number, arrivals in seen.items():
         _check_once(schedule.solver, number, arrivals)
     for number in problem.moving:
@@ -200,12 +202,22 @@ def _owed(problem: Problem, number: int) -> int:
     return task.nbytes * len(task.needers)
 
 
-def _reach(
-    problem: Problem, transfer: Transfer, where: str, *, ready: bool
-) -> tuple[frozenset[int], int]:
-    """Follow the hops; give the ranks that they lead to, and how many of them are needers."""
+class _Reach(NamedTuple):
+    """The ranks that a way leads to, how many need it, and whether its root has it by itself."""
+
+    ranks: frozenset[int]
+    needers: int
+    begins_with_it: bool
+
+
+def _begins(problem: Problem, transfer: Transfer, *, ready: bool) -> bool:
+    return ready and problem.holds(transfer.task, transfer.root)
+
+
+def _reach(problem: Problem, transfer: Transfer, where: str, *, ready: bool) -> _Reach:
+    """Follow the hops of a transfer."""
     holders = problem.holders_of(transfer.task)
-    first = holders if ready else frozenset()
+    first: frozenset[int] = holders if ready else frozenset()
     having = {transfer.root}
     for source, destination in transfer.hops:
         if source not in having and source not in first:
@@ -218,7 +230,8 @@ def _reach(
             )
         having.add(destination)
     ranks = frozenset([destination for _, destination in transfer.hops])
-    return ranks, len(ranks & problem.needers_of(transfer.task))
+    needers = len(ranks & problem.needers_of(transfer.task))
+    return _Reach(ranks, needers, _begins(problem, transfer, ready=ready))
 
 
 def _check_root(arrivals: Sequence[_Arrival], transfer: Transfer, where: str) -> None:

@@ -66,7 +66,8 @@ def _stripes(problem: Problem, numbers: Sequence[int], goal_nanoseconds: int) ->
     trees = [hops for bundle in bundles for hops in bundle.trees]
     errand_of = [index for index, bundle in enumerate(bundles) for _ in bundle.trees]
     packing = Packing.build(nbytes, errand_of, Ways(problem, trees).loads(), problem.rates)
-    amounts = _divide(packing, goal_nanoseconds / 1e9)
+    goal_seconds = goal_nanoseconds / 1e9
+    amounts = _divide(packing.without_idle_ports(goal_seconds), goal_seconds)
     transfers: list[Transfer] = []
     first = 0
     for bundle in bundles:
@@ -130,6 +131,10 @@ def _cut(problem: Problem, bundle: _Bundle, shares: Sequence[float]) -> list[Tra
     kept = [share if share >= least else 0.0 for share in shares]
     if not any(kept):
         kept[max(range(len(shares)), key=lambda tree: (shares[tree], -tree))] = 1.0
+    last = max(tree for tree, share in enumerate(kept) if share)
+    if sum(map(bool, kept)) == 1:
+        hops = bundle.trees[last]
+        return [Transfer(task, 0, problem.tasks[task].nbytes, hops) for task in bundle.tasks]
     whole = sum(problem.tasks[task].nbytes for task in bundle.tasks)
     factor = whole / sum(kept)
     ends = []
@@ -137,7 +142,6 @@ def _cut(problem: Problem, bundle: _Bundle, shares: Sequence[float]) -> list[Tra
     for share in kept:
         reached += share * factor
         ends.append(reached)
-    last = max(tree for tree, share in enumerate(kept) if share)
     transfers = []
     tree, begun = 0, 0
     for number in bundle.tasks:
