@@ -21,12 +21,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 from cocoll.resharding.senders import divide_among_senders
-from cocoll.resharding.sources import Source, sources_of
+from cocoll.resharding.sources import Demand, Source, demands_of, sources_of
 
 if TYPE_CHECKING:
     from cocoll.resharding.problem import Problem
 
-__all__ = ["Bound", "lower_bound", "lower_bounds"]
+__all__ = ["Bound", "Latencies", "lower_bound", "lower_bounds", "nics_of"]
 
 _NANOSECONDS = 10**9
 
@@ -44,14 +44,6 @@ class Bound(NamedTuple):
 
     nanoseconds: int
     reason: str
-
-
-class _Demand(NamedTuple):
-    """Bytes that some places have and others need; places are hosts, or ranks."""
-
-    holders: frozenset[int]
-    needers: frozenset[int]
-    nbytes: int
 
 
 def lower_bound(problem: Problem) -> Bound:
@@ -89,15 +81,15 @@ def lower_bounds(problem: Problem) -> list[Bound]:
         return []
     hosts = problem.hosts
     sources = sources_of(problem)
-    of_hosts = _demands(sources, hosts)
+    of_hosts = demands_of(sources, hosts)
     found = []
-    latency = _Latencies(problem)
+    latency = Latencies(problem)
     names = problem.topology.host_names
     if any(demand.needers - demand.holders for demand in of_hosts):
         found.append(
             _receivers(
                 of_hosts,
-                lambda host: _rate(problem, _nics(problem, [host], out=False)),
+                lambda host: _rate(problem, nics_of(problem, [host], out=False)),
                 latency.between_hosts,
                 lambda host: f"what host {names[host]} lacks, through its NICs",
             )
@@ -105,7 +97,7 @@ def lower_bounds(problem: Problem) -> list[Bound]:
         found.append(
             _senders(
                 of_hosts,
-                lambda places: _rate(problem, _nics(problem, places, out=True)),
+                lambda places: _rate(problem, nics_of(problem, places, out=True)),
                 latency.between_hosts,
                 lambda places: (
                     "what only hosts "
@@ -115,7 +107,7 @@ def lower_bounds(problem: Problem) -> list[Bound]:
         )
         found += _links(problem, of_hosts, latency.between_hosts)
     if all(problem.topology.placements[rank].device is not None for rank in problem.participants):
-        of_ranks = _demands(sources, range(problem.topology.world_size))
+        of_ranks = demands_of(sources, range(problem.topology.world_size))
         found.append(
             _receivers(
                 of_ranks,
@@ -143,21 +135,8 @@ def _some_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {shown}, ..." if len(ranks) > 8 else f"ranks {shown}"
 
 
-def _demands(sources: Iterable[Source], place_of: Sequence[int]) -> list[_Demand]:
-    """Give what must go from places to places, equal ones added up."""
-    total: defaultdict[tuple[frozenset[int], frozenset[int]], int] = defaultdict(int)
-    # Sources share the tuples of their ranks.
-    places: dict[int, frozenset[int]] = {}
-    for source in sources:
-        for ranks in (source.holders, source.needers):
-            if id(ranks) not in places:
-                places[id(ranks)] = frozenset([place_of[rank] for rank in ranks])
-        total[places[id(source.holders)], places[id(source.needers)]] += source.nbytes
-    return [_Demand(holders, needers, nbytes) for (holders, needers), nbytes in total.items()]
-
-
 def _receivers(
-    demands: Sequence[_Demand],
+    demands: Sequence[Demand],
     rate_of: Callable[[int], int],
     latency: int,
     describe: Callable[[int], str],
@@ -176,12 +155,12 @@ def _receivers(
 
 
 def _senders(
-    demands: Sequence[_Demand],
+    demands: Sequence[Demand],
     rate_of: Callable[[Sequence[int]], int],
     latency: int,
     describe: Callable[[Sequence[int]], str],
 ) -> Bound:
-    leaving: dict[frozenset[int], list[_Demand]] = {}
+    leaving: dict[frozenset[int], list[Demand]] = {}
     for demand in demands:
         if not demand.needers <= demand.holders:
             leaving.setdefault(demand.holders, []).append(demand)
@@ -211,7 +190,7 @@ def _senders(
     return worst
 
 
-def _links(problem: Problem, demands: Sequence[_Demand], latency: int) -> list[Bound]:
+def _links(problem: Problem, demands: Sequence[Demand], latency: int) -> list[Bound]:
     """Bound by the links that separate hosts from hosts."""
     topology = problem.topology
     if not topology.links:
@@ -236,7 +215,7 @@ def _links(problem: Problem, demands: Sequence[_Demand], latency: int) -> list[B
     return [worst]
 
 
-def _memories(problem: Problem, sources: Iterable[Source], latency: _Latencies) -> list[Bound]:
+def _memories(problem: Problem, sources: Iterable[Source], latency: Latencies) -> list[Bound]:
     """Bound by the memory of processors: what does not come through a NIC is read and written."""
     topology = problem.topology
     needed: defaultdict[int, int] = defaultdict(int)
@@ -250,7 +229,7 @@ def _memories(problem: Problem, sources: Iterable[Source], latency: _Latencies) 
         if any(topology.placements[rank].device is not None for rank in problem.members[host]):
             continue
         rate = Fraction(topology.hosts[host].memory.bandwidth_bytes_per_second, 2)
-        rate += _rate(problem, _nics(problem, [host], out=False))
+        rate += _rate(problem, nics_of(problem, [host], out=False))
         time = int(needed[host] * _NANOSECONDS / rate) + latency.least
         if time > worst.nanoseconds:
             name = topology.host_names[host]
@@ -315,8 +294,19 @@ def _nic_latency(problem: Problem, rank: int) -> int:
     return nics[placement.nic].port.latency_nanoseconds if nics else 0
 
 
-class _Latencies:
-    """The least latency of any message, so that it is surely paid once."""
+class Latencies:
+    """The least latency of any message, so that it is surely paid once.
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose participants send messages.
+
+    Attributes
+    ----------
+    between_hosts, least : int
+        Nanoseconds of a message to another host, and of one to any rank.
+    """
 
     def __init__(self, problem: Problem) -> None:
         topology = problem.topology
@@ -325,7 +315,6 @@ class _Latencies:
             for host in problem.members
             for nic in topology.hosts[host].nics
         ]
-        #: Of a message to another host.
         self.between_hosts = 2 * min(nics, default=0)
         of_devices = [topology.placements[rank].device for rank in problem.participants]
         inside = []
@@ -338,12 +327,21 @@ class _Latencies:
         ]
         if problem.shared_devices:
             inside.append(0)
-        #: Of a message to any rank.
         self.least = min(self.between_hosts, *inside) if nics else min(inside)
 
 
-def _nics(problem: Problem, hosts: Iterable[int], *, out: bool) -> list[int]:
-    """Give the ports of the NICs that participants on some hosts have."""
+def nics_of(problem: Problem, hosts: Iterable[int], *, out: bool) -> list[int]:
+    """Give the ports of the NICs that participants on some hosts have.
+
+    Parameters
+    ----------
+    problem : Problem
+        The ports.
+    hosts : iterable of int
+        Which hosts.
+    out : bool
+        Those by which messages leave, or those by which they come.
+    """
     return [
         port
         for host in hosts

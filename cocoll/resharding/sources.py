@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from cocoll.resharding.problem import Problem
 
-__all__ = ["Source", "sources_of"]
+__all__ = ["Demand", "Source", "demands_of", "sources_of"]
 
 
 class Source(NamedTuple):
@@ -29,6 +31,22 @@ class Source(NamedTuple):
     needers: tuple[int, ...]
     nbytes: int
     largest_bytes: int
+
+
+class Demand(NamedTuple):
+    """Bytes that some places have and others need; places are hosts, or ranks.
+
+    Attributes
+    ----------
+    holders, needers : frozenset of int
+        Which places; one with a holder and a needer is in both.
+    nbytes : int
+        How many.
+    """
+
+    holders: frozenset[int]
+    needers: frozenset[int]
+    nbytes: int
 
 
 def sources_of(problem: Problem) -> list[Source]:
@@ -58,3 +76,24 @@ def sources_of(problem: Problem) -> list[Source]:
         if needers:
             found.append(Source(holders, needers, nbytes, largest))
     return found
+
+
+def demands_of(sources: Iterable[Source], place_of: Sequence[int]) -> list[Demand]:
+    """Give what must go from places to places, equal ones added up.
+
+    Parameters
+    ----------
+    sources : iterable of Source
+        What `sources_of` gave.
+    place_of : sequence of int
+        The place of each rank.
+    """
+    total: defaultdict[tuple[frozenset[int], frozenset[int]], int] = defaultdict(int)
+    # Sources share the tuples of their ranks.
+    places: dict[int, frozenset[int]] = {}
+    for source in sources:
+        for ranks in (source.holders, source.needers):
+            if id(ranks) not in places:
+                places[id(ranks)] = frozenset([place_of[rank] for rank in ranks])
+        total[places[id(source.holders)], places[id(source.needers)]] += source.nbytes
+    return [Demand(holders, needers, nbytes) for (holders, needers), nbytes in total.items()]
