@@ -101,8 +101,8 @@ def flow_bound(problem: Problem, known_nanoseconds: int) -> Bound | None:
             nbytes = sum([demand.nbytes for demand in network.demands])
             return Bound(
                 time,
-                f"{nbytes} bytes: the best flows between {network.name}, relayed by any, through all "
-                "ports together",
+                f"{nbytes} bytes: the best flows between {network.name}, relayed by any, through "
+                "all ports together",
             )
     return None
 
