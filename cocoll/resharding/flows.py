@@ -48,7 +48,7 @@ class _Network(NamedTuple):
         From which place to which.
     crossed : list of tuple of (int, int)
         Of each arc: resources, and how often a byte crosses each.
-    rates : list of int
+    rates : sequence of int
         Bytes per second of each resource.
     demands : list of Demand
         What must go.
@@ -59,15 +59,9 @@ class _Network(NamedTuple):
     name: str
     arcs: list[tuple[int, int]]
     crossed: list[tuple[tuple[int, int], ...]]
-    rates: list[int]
+    rates: Sequence[int]
     demands: list[Demand]
     latency_nanoseconds: int
-
-    @property
-    def variables(self) -> int:
-        """How many the program has, but for arcs that lead back."""
-        flows = [len(demand.needers - demand.holders) for demand in self.demands]
-        return len(self.arcs) * sum([count + (count > 1) for count in flows])
 
 
 def flow_bound(problem: Problem, known_nanoseconds: int) -> Bound | None:
@@ -92,37 +86,43 @@ def flow_bound(problem: Problem, known_nanoseconds: int) -> Bound | None:
         import scipy.optimize  # noqa: F401
     except ImportError:
         return None
-    for network in _networks(problem):
-        if 0 < network.variables <= MOST_VARIABLES:
-            seconds = _least_seconds(network, known_nanoseconds / _NANOSECONDS)
-            if seconds is None:
-                return None
-            time = int(seconds * (1 - _ROUNDING) * _NANOSECONDS) + network.latency_nanoseconds
-            nbytes = sum([demand.nbytes for demand in network.demands])
-            return Bound(
-                time,
-                f"{nbytes} bytes: the best flows between {network.name}, relayed by any, through "
-                "all ports together",
-            )
-    return None
+    network = _network(problem)
+    seconds = None if network is None else _least_seconds(network, known_nanoseconds / _NANOSECONDS)
+    if network is None or seconds is None:
+        return None
+    nbytes = sum([demand.nbytes for demand in network.demands])
+    return Bound(
+        int(seconds * (1 - _ROUNDING) * _NANOSECONDS) + network.latency_nanoseconds,
+        f"{nbytes} bytes: the best flows between {network.name}, relayed by any, through all ports "
+        "together",
+    )
 
 
-def _networks(problem: Problem) -> Iterable[_Network]:
-    """Give the network of ranks, and then that of hosts, which is smaller and proves less."""
+def _network(problem: Problem) -> _Network | None:
+    """Give the network of ranks, or that of hosts, which is smaller and proves less."""
     sources = sources_of(problem)
     latencies = Latencies(problem)
     ranks = problem.participants
-    arcs = [(one, other) for one in ranks for other in ranks if one != other]
-    crossed = [problem.crossing(*arc).ports for arc in arcs]
     demands = _that_move(demands_of(sources, range(problem.topology.world_size)))
-    yield _Network("ranks", arcs, crossed, list(problem.rates), demands, latencies.least)
+    if _is_small(len(ranks), demands):
+        arcs = [(one, other) for one in ranks for other in ranks if one != other]
+        crossed = [problem.crossing(*arc).ports for arc in arcs]
+        return _Network("ranks", arcs, crossed, problem.rates, demands, latencies.least)
     demands = _that_move(demands_of(sources, problem.hosts))
-    if demands:
-        yield _of_hosts(problem, demands, latencies.between_hosts)
+    if _is_small(len(problem.members), demands):
+        return _of_hosts(problem, demands, latencies.between_hosts)
+    return None
 
 
 def _that_move(demands: Iterable[Demand]) -> list[Demand]:
     return [demand for demand in demands if not demand.needers <= demand.holders]
+
+
+def _is_small(places: int, demands: Iterable[Demand]) -> bool:
+    """Say whether a program has few enough variables: arcs of each demand, and of each flow."""
+    flows = [len(demand.needers - demand.holders) for demand in demands]
+    variables = places * (places - 1) * sum([count + (count > 1) for count in flows])
+    return 0 < variables <= MOST_VARIABLES
 
 
 def _of_hosts(problem: Problem, demands: list[Demand], latency: int) -> _Network:

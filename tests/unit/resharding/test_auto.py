@@ -1,4 +1,4 @@
-"""`auto` on large tensors, meshes and specs that nobody chose: never worse than any other solver."""
+"""`auto` on large tensors, meshes and specs that nobody chose: no other solver is better."""
 
 from __future__ import annotations
 
