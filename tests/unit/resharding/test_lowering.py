@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cocoll.errors import UnsupportedError
-from cocoll.plan import Plan, Send, verify
-from cocoll.resharding import Mesh, MulticastPlan, plan_reshard
+from cocoll.plan import Plan, Receive, Send, verify
+from cocoll.resharding import Mesh, MulticastPlan, ShardingSpec, plan_reshard
 from cocoll.resharding.lowering import ReshardLimits, lower
 from cocoll.resharding.solvers import SOLVERS
 from cocoll.topology import load_topology
@@ -36,6 +36,45 @@ def test_plans_are_verified(draw: Draw, solver: str, limits: ReshardLimits, toge
         made = plan_reshard(draw.shape, *sides, "float32", draw.topology)
     hosts = None if together else list(made.problem.hosts)
     verify(lower_all(made, limits, hosts=hosts), counts=[0])
+
+
+def claimed_and_carried(draw: Draw, solver: str, limits: ReshardLimits) -> MulticastPlan | None:
+    """Hold the bytes that a plan says cross each NIC against the messages of the lowered plans."""
+    sides = (draw.src, draw.src_spec), (draw.dst, draw.dst_spec)
+    try:
+        made = plan_reshard(draw.shape, *sides, "float32", draw.topology, solver=solver)
+    except UnsupportedError:
+        return None
+    problem = made.problem
+    carried: Counter[int] = Counter()
+    for plan in lower_all(made, limits, hosts=list(problem.hosts)):
+        for lane in plan.fragment.lanes:
+            for loop in lane.loops:
+                for step in loop.steps:
+                    if isinstance(step, Send):
+                        carried[problem.nic_out(plan.rank)] += 4 * loop.chunk_elements
+                    elif isinstance(step, Receive):
+                        carried[problem.nic_in(plan.rank)] += 4 * loop.chunk_elements
+    nics = {nic for rank in range(problem.topology.world_size)
+            for nic in (problem.nic_out(rank), problem.nic_in(rank))}  # fmt: skip
+    assert carried == {port: count for port, count in made.port_bytes.items() if port in nics}
+    return made
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(draw=reshardings(), limits=st.sampled_from(LIMITS))
+def test_nics_carry_what_plans_claim(solver: str, draw: Draw, limits: ReshardLimits) -> None:
+    claimed_and_carried(draw, solver, limits)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_nics_carry_what_plans_claim_of_a_case(solver: str) -> None:
+    topology = load_topology("dgx-h100:2")
+    src, dst = Mesh.on_hosts(topology, 1, 8), Mesh.on_hosts(topology, 2, 8)
+    draw = Draw(topology, (64, 12), src, ShardingSpec.parse("S1,R"), dst, ShardingSpec.parse("R,R"))
+    made = claimed_and_carried(draw, solver, LIMITS[2])
+    assert made is None or sum(made.port_bytes.values()) > 4 * 64 * 12
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
