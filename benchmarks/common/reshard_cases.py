@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from cocoll.resharding import Mesh, MulticastPlan, plan_reshard
+from cocoll.resharding import Mesh, MulticastPlan, TensorMove, plan_reshard
 
 if TYPE_CHECKING:
     from cocoll.topology import Topology
 
-__all__ = ["CASES", "ReshardCase", "plan_case"]
+_Given = TypeVar("_Given")
+
+__all__ = ["CASES", "MODELS", "ModelCase", "ReshardCase", "plan_case"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,44 @@ class ReshardCase:
         )
 
 
+@dataclass(frozen=True)
+class ModelCase:
+    """Tensors that go together from the first ranks of a preset to the next ones."""
+
+    name: str
+    preset: str
+    hosts: int
+    src_meshes: tuple[tuple[int, ...], ...]
+    src_specs: tuple[str, ...]
+    dst_meshes: tuple[tuple[int, ...], ...]
+    dst_specs: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    tensors: int
+    dtype: str = "bfloat16"
+
+    @property
+    def ranks(self) -> int:
+        """Of both sides together."""
+        return 2 * prod(self.src_meshes[0])
+
+    def moves(self) -> list[TensorMove]:
+        """Give the tensors: shapes, meshes and specs take turns."""
+        first = prod(self.src_meshes[0])
+        sources = [Mesh.arange(shape) for shape in self.src_meshes]
+        targets = [Mesh.arange(shape, first) for shape in self.dst_meshes]
+        found = []
+        for number in range(self.tensors):
+            again = number // len(self.src_specs)
+            src = sources[again % len(sources)], _turn(self.src_specs, number)
+            dst = targets[again // 2 % len(targets)], _turn(self.dst_specs, number + again)
+            found.append(TensorMove(_turn(self.shapes, number), src, dst, self.dtype))
+        return found
+
+
+def _turn(given: tuple[_Given, ...], number: int) -> _Given:
+    return given[number % len(given)]
+
+
 _CUBE = (1024, 1024, 512)
 
 _LISTED = [
@@ -75,6 +115,20 @@ _LISTED = [
 
 #: By name.
 CASES = {case.name: case for case in _LISTED}
+
+_GRIDS = ((128, 8), (64, 16))
+
+#: By name; what is looked at is how long planning takes.
+MODELS = {
+    case.name: case
+    for case in [
+        ModelCase(
+            "model_500x1024", "dgx-h100", 256,
+            _GRIDS, ("S0,R", "S01,R", "S1,R", "R,R"), _GRIDS, ("S1,R", "S01,R", "R,R", "S0,R"),
+            ((4096, 4096), (4096, 16384), (16384, 4096), (8192, 2048), (4096, 4097)), 500,
+        ),
+    ]
+}  # fmt: skip
 
 
 def plan_case(case: ReshardCase, topology: Topology, *, solver: str = "auto") -> MulticastPlan:

@@ -7,17 +7,19 @@ import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.common.machine import commit_of, describe_machine, python_below
 from benchmarks.common.records import Record
-from benchmarks.common.reshard_cases import CASES, ReshardCase, plan_case
+from benchmarks.common.reshard_cases import CASES, MODELS, ModelCase, ReshardCase, plan_case
 from benchmarks.common.sizes import format_bytes
 from benchmarks.common.terminal import Progress, format_seconds
 from benchmarks.hosts.setting import is_on_cluster
+from cocoll.dtypes import DType
 from cocoll.errors import UnsupportedError
+from cocoll.resharding import plan_reshards
 from cocoll.resharding.solvers import SOLVERS
 from cocoll.topology import load_topology
 
@@ -65,13 +67,26 @@ class _Entry:
     is_right: bool = True
 
 
+class _Facts(NamedTuple):
+    """What a record says of its case."""
+
+    case: str
+    dtype: str
+    ranks: int
+    hosts: int
+    elements: int
+    bytes: int
+    command: str
+
+
 def check_options(options: argparse.Namespace) -> str | None:
     """Say what is wrong with the command line; None: nothing."""
     if options.ranks or options.dtypes or options.peers:
         return f"the suite {NAME} has its own ranks, dtypes and strategies: leave them out"
-    unknown = set(options.cases or ()) - set(CASES)
+    known = {**CASES, **MODELS} if options.simulate else CASES
+    unknown = set(options.cases or ()) - set(known)
     if unknown:
-        return f"--cases: {sorted(unknown)} are none of {', '.join(CASES)}"
+        return f"--cases: {sorted(unknown)} are none of {', '.join(known)}"
     if not options.simulate and not is_on_cluster():
         return f"the suite {NAME} wants --simulate, or a cluster: {_CLUSTER} COMMAND"
     return None
@@ -85,9 +100,10 @@ def run(options: argparse.Namespace) -> int:
     options : argparse.Namespace
         Of the command line, checked.
     """
-    cases = [CASES[name] for name in options.cases or CASES]
+    cases = [CASES[name] for name in options.cases or CASES if name in CASES]
     if options.simulate:
-        return _Report(options, Progress()).simulate(cases)
+        models = [MODELS[name] for name in options.cases or MODELS if name in MODELS]
+        return _Report(options, Progress()).simulate(cases, models)
     return _run_rank(options, cases)
 
 
@@ -120,8 +136,8 @@ class _Report:
         self._commit = commit_of(_ROOT)
         self._machine = describe_machine()
 
-    def simulate(self, cases: Sequence[ReshardCase]) -> int:
-        """Predict the cases on a preset with as many hosts as each needs."""
+    def simulate(self, cases: Sequence[ReshardCase], models: Sequence[ModelCase]) -> int:
+        """Predict the cases on a preset with as many hosts as each needs; then plan the models."""
         for case in cases:
             for size in self._options.sizes or (None,):
                 sized = case if size is None else case.scaled(size)
@@ -133,33 +149,59 @@ class _Report:
                     )
                 )
                 self.add(sized, entries, 1.0)
+        for model in models:
+            self._progress.step(model.name)
+            self._add_model(model)
         return self.end()
+
+    def _add_model(self, model: ModelCase) -> None:
+        moves, topology = model.moves(), load_topology(f"{model.preset}:{model.hosts}")
+        begin = time.perf_counter()
+        planned = plan_reshards(moves, topology)
+        entry = _Entry(["auto"], planned, time.perf_counter() - begin, [])
+        itemsize_bytes = DType.parse(model.dtype).itemsize_bytes
+        elements = sum(int(np.prod(move.shape)) for move in moves)
+        case = _Facts(
+            model.name,
+            model.dtype,
+            model.ranks,
+            model.hosts,
+            elements,
+            elements * itemsize_bytes,
+            f"{python_below(_ROOT)} benchmarks/run.py {NAME} --cases {model.name} --simulate",
+        )
+        self._take(case, [entry], 1.0)
 
     def add(self, case: ReshardCase, entries: Sequence[_Entry], slowness: float) -> None:
         """Take the entries of a case; the bound is `slowness` times as long as planned."""
         measured = any(entry.samples for entry in entries)
+        nbytes = 4 * int(np.prod(case.shape))
+        name = f"{case.name}/{format_bytes(nbytes)}"
+        command = _command(case, measured=measured)
+        facts = _Facts(
+            name, case.dtype, _ranks_of(case), _hosts_of(case), nbytes // 4, nbytes, command
+        )
+        self._take(facts, entries, slowness)
+
+    def _take(self, case: _Facts, entries: Sequence[_Entry], slowness: float) -> None:
+        measured = any(entry.samples for entry in entries)
         peers = {
             name: _seconds_of(entry) for entry in entries for name in entry.names if name != "auto"
         }
-        fastest = min(peers, key=lambda name: peers[name])
+        fastest = min(peers, key=lambda name: peers[name], default=None)
         complete = all(entry.is_right for entry in entries)
-        nbytes = 4 * int(np.prod(case.shape))
         words = []
         for entry in entries:
             limit = entry.planned.bound.nanoseconds / 1e9 * slowness
             seconds = _seconds_of(entry)
             quartiles = _quartiles(entry.samples)
+            ratio = peers[fastest] / seconds if fastest and complete else None
             for name in entry.names:
                 self._records.append(
                     ReshardRecord(
                         suite=NAME,
-                        case=f"{case.name}/{format_bytes(nbytes)}",
                         operation="reshard",
-                        dtype=case.dtype,
-                        ranks=_ranks_of(case),
-                        hosts=_hosts_of(case),
-                        elements=nbytes // 4,
-                        bytes=nbytes,
+                        **case._asdict(),
                         memory="ordinary" if measured else "simulated",
                         implementation=name,
                         median_seconds=seconds,
@@ -169,14 +211,13 @@ class _Report:
                         limit_seconds=limit,
                         fraction_of_limit=limit / seconds if seconds else None,
                         fastest_peer=fastest,
-                        ratio_to_fastest_peer=peers[fastest] / seconds if complete else None,
+                        ratio_to_fastest_peer=ratio,
                         state="mixed",
                         rewrite_seconds=None,
                         results_equal=entry.is_right,
                         predicted_seconds=entry.planned.makespan_nanoseconds / 1e9,
                         messages=entry.planned.schedule.messages,
                         planning_seconds=entry.planning_seconds,
-                        command=_command(case, measured=measured),
                         commit=self._commit,
                         machine=self._machine,
                     )
@@ -184,9 +225,12 @@ class _Report:
             over = f" ({seconds / limit:.3f}x the bound)" if limit else ""
             wrong = "" if entry.is_right else " WRONG"
             words.append(f"{', '.join(entry.names)} {format_seconds(seconds)}{over}{wrong}")
+            if "auto" in entry.names:
+                tasks = len(entry.planned.tasks)
+                words[-1] += f", {tasks} tasks in {format_seconds(entry.planning_seconds)}"
         self._is_right = self._is_right and complete
         how = "measured" if measured else "simulated"
-        self._progress.say(f"{NAME} {case.name}/{format_bytes(nbytes)}, {how}: {' | '.join(words)}")
+        self._progress.say(f"{NAME} {case.case}, {how}: {' | '.join(words)}")
         if self._options.json:
             # Written as they come, so that a run that is stopped leaves what it has.
             lines = [json.dumps(one.to_json()) for one in self._records]

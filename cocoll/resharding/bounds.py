@@ -21,11 +21,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 from cocoll.resharding.senders import divide_among_senders
+from cocoll.resharding.sources import Demand, Source, demands_of, sources_of
 
 if TYPE_CHECKING:
     from cocoll.resharding.problem import Problem
 
-__all__ = ["Bound", "lower_bound", "lower_bounds"]
+__all__ = ["Bound", "Latencies", "lower_bound", "lower_bounds", "nics_of"]
 
 _NANOSECONDS = 10**9
 
@@ -43,14 +44,6 @@ class Bound(NamedTuple):
 
     nanoseconds: int
     reason: str
-
-
-class _Demand(NamedTuple):
-    """Bytes that some places have and others need; places are hosts, or ranks."""
-
-    holders: frozenset[int]
-    needers: frozenset[int]
-    nbytes: int
 
 
 def lower_bound(problem: Problem) -> Bound:
@@ -87,15 +80,16 @@ def lower_bounds(problem: Problem) -> list[Bound]:
     if not problem.moving:
         return []
     hosts = problem.hosts
-    of_hosts = _demands(problem, hosts)
+    sources = sources_of(problem)
+    of_hosts = demands_of(sources, hosts)
     found = []
-    latency = _Latencies(problem)
+    latency = Latencies(problem)
     names = problem.topology.host_names
     if any(demand.needers - demand.holders for demand in of_hosts):
         found.append(
             _receivers(
                 of_hosts,
-                lambda host: _rate(problem, _nics(problem, [host], out=False)),
+                lambda host: _rate(problem, nics_of(problem, [host], out=False)),
                 latency.between_hosts,
                 lambda host: f"what host {names[host]} lacks, through its NICs",
             )
@@ -103,7 +97,7 @@ def lower_bounds(problem: Problem) -> list[Bound]:
         found.append(
             _senders(
                 of_hosts,
-                lambda places: _rate(problem, _nics(problem, places, out=True)),
+                lambda places: _rate(problem, nics_of(problem, places, out=True)),
                 latency.between_hosts,
                 lambda places: (
                     "what only hosts "
@@ -113,7 +107,7 @@ def lower_bounds(problem: Problem) -> list[Bound]:
         )
         found += _links(problem, of_hosts, latency.between_hosts)
     if all(problem.topology.placements[rank].device is not None for rank in problem.participants):
-        of_ranks = _demands(problem, range(problem.topology.world_size))
+        of_ranks = demands_of(sources, range(problem.topology.world_size))
         found.append(
             _receivers(
                 of_ranks,
@@ -131,8 +125,8 @@ def lower_bounds(problem: Problem) -> list[Bound]:
             )
         )
     else:
-        found += _memories(problem, latency)
-    found.append(_farthest(problem))
+        found += _memories(problem, sources, latency)
+    found.append(_farthest(problem, sources))
     return [bound for bound in found if bound.nanoseconds > 0]
 
 
@@ -141,38 +135,8 @@ def _some_ranks(ranks: Sequence[int]) -> str:
     return f"ranks {shown}, ..." if len(ranks) > 8 else f"ranks {shown}"
 
 
-def _demands(problem: Problem, place_of: Sequence[int]) -> list[_Demand]:
-    """Give what must go from places to places, equal ones added up."""
-    total: defaultdict[tuple[frozenset[int], frozenset[int]], int] = defaultdict(int)
-    places: dict[tuple[int, ...], frozenset[int]] = {}
-    for holders, needers, nbytes in _sources(problem):
-        for ranks in (holders, needers):
-            if ranks not in places:
-                places[ranks] = frozenset([place_of[rank] for rank in ranks])
-        total[places[holders], places[needers]] += nbytes
-    return [_Demand(holders, needers, nbytes) for (holders, needers), nbytes in total.items()]
-
-
-def _sources(problem: Problem) -> Iterable[tuple[tuple[int, ...], tuple[int, ...], int]]:
-    """Give holders, needers and bytes of what must arrive, whoever adds up summands."""
-    for number in problem.moving:
-        task = problem.tasks[number]
-        if task.adds:
-            continue
-        holders = task.holders
-        if task.after:
-            # The owner that was chosen is the planner's own: all whose summands it adds have it.
-            parts = [problem.tasks[before].holders[0] for before in task.after]
-            holders = (*holders, *parts)
-            needers = tuple([rank for rank in task.needers if rank not in parts])
-            if needers:
-                yield holders, needers, task.nbytes
-        else:
-            yield holders, task.needers, task.nbytes
-
-
 def _receivers(
-    demands: Sequence[_Demand],
+    demands: Sequence[Demand],
     rate_of: Callable[[int], int],
     latency: int,
     describe: Callable[[int], str],
@@ -191,25 +155,34 @@ def _receivers(
 
 
 def _senders(
-    demands: Sequence[_Demand],
+    demands: Sequence[Demand],
     rate_of: Callable[[Sequence[int]], int],
     latency: int,
     describe: Callable[[Sequence[int]], str],
 ) -> Bound:
-    leaving = [demand for demand in demands if demand.needers - demand.holders]
-    candidates: dict[frozenset[int], None] = dict.fromkeys(demand.holders for demand in leaving)
-    places = sorted({place for demand in leaving for place in demand.holders})
-    rates = {place: rate_of([place]) for place in places}
+    leaving: dict[frozenset[int], list[Demand]] = {}
+    for demand in demands:
+        if not demand.needers <= demand.holders:
+            leaving.setdefault(demand.holders, []).append(demand)
+    candidates: dict[frozenset[int], None] = dict.fromkeys(leaving)
+    rates = {place: rate_of([place]) for place in sorted(frozenset().union(*leaving))}
     if len(candidates) > 1 and all(rates.values()):
-        sizes = [(tuple(sorted(demand.holders)), demand.nbytes) for demand in leaving]
+        sizes = [
+            (tuple(sorted(holders)), sum([demand.nbytes for demand in equal]))
+            for holders, equal in leaving.items()
+        ]
         candidates[frozenset(divide_among_senders(sizes, rates).worst)] = None
     worst = Bound(0, "")
     for inside in candidates:
         rate = rate_of(sorted(inside))
         nbytes = sum(
-            demand.nbytes
-            for demand in leaving
-            if demand.holders <= inside and not demand.needers <= inside
+            [
+                demand.nbytes
+                for holders, equal in leaving.items()
+                if holders <= inside
+                for demand in equal
+                if not demand.needers <= inside
+            ]
         )
         time = nbytes * _NANOSECONDS // rate + latency if rate and nbytes else 0
         if time > worst.nanoseconds:
@@ -217,7 +190,7 @@ def _senders(
     return worst
 
 
-def _links(problem: Problem, demands: Sequence[_Demand], latency: int) -> list[Bound]:
+def _links(problem: Problem, demands: Sequence[Demand], latency: int) -> list[Bound]:
     """Bound by the links that separate hosts from hosts."""
     topology = problem.topology
     if not topology.links:
@@ -242,21 +215,21 @@ def _links(problem: Problem, demands: Sequence[_Demand], latency: int) -> list[B
     return [worst]
 
 
-def _memories(problem: Problem, latency: _Latencies) -> list[Bound]:
+def _memories(problem: Problem, sources: Iterable[Source], latency: Latencies) -> list[Bound]:
     """Bound by the memory of processors: what does not come through a NIC is read and written."""
     topology = problem.topology
     needed: defaultdict[int, int] = defaultdict(int)
-    for holders, needers, nbytes in _sources(problem):
-        having = frozenset(holders)
-        for rank in needers:
+    for source in sources:
+        having = frozenset(source.holders)
+        for rank in source.needers:
             if rank not in having:
-                needed[problem.hosts[rank]] += nbytes
+                needed[problem.hosts[rank]] += source.nbytes
     worst = Bound(0, "")
     for host in sorted(needed):
         if any(topology.placements[rank].device is not None for rank in problem.members[host]):
             continue
         rate = Fraction(topology.hosts[host].memory.bandwidth_bytes_per_second, 2)
-        rate += _rate(problem, _nics(problem, [host], out=False))
+        rate += _rate(problem, nics_of(problem, [host], out=False))
         time = int(needed[host] * _NANOSECONDS / rate) + latency.least
         if time > worst.nanoseconds:
             name = topology.host_names[host]
@@ -264,29 +237,54 @@ def _memories(problem: Problem, latency: _Latencies) -> list[Bound]:
     return [worst]
 
 
-def _farthest(problem: Problem) -> Bound:
+class _Door(NamedTuple):
+    """The first needer of a host, and how bytes come to it."""
+
+    rank: int
+    host: int
+    latency_nanoseconds: int
+    rate: int
+
+
+def _farthest(problem: Problem, sources: Iterable[Source]) -> Bound:
     """Bound by one needer alone: its bytes cross both NICs of a message and come by its ports."""
     hosts = problem.hosts
     worst = Bound(0, "")
-    sent: dict[tuple[int, ...], tuple[frozenset[int], int]] = {}
-    largest: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-    for holders, needers, nbytes in _sources(problem):
-        key = holders, needers
-        largest[key] = max(nbytes, largest.get(key, 0))
-    for (holders, needers), nbytes in largest.items():
-        if holders not in sent:
+    sent: dict[int, tuple[frozenset[int], int]] = {}
+    doors: dict[int, list[_Door]] = {}
+    slowest: dict[int, tuple[int, int]] = {}
+    for holders, needers, _, nbytes in sources:
+        if id(holders) not in sent:
             latencies = [_nic_latency(problem, rank) for rank in holders]
-            sent[holders] = frozenset([hosts[rank] for rank in holders]), min(latencies)
-        having, leaving = sent[holders]
-        seen: set[int] = set()
-        for needer in needers:
-            if hosts[needer] in having or hosts[needer] in seen:
+            sent[id(holders)] = frozenset([hosts[rank] for rank in holders]), min(latencies)
+        if id(needers) not in doors:
+            first: dict[int, int] = {}
+            for rank in needers:
+                first.setdefault(hosts[rank], rank)
+            found = doors[id(needers)] = [
+                _Door(
+                    rank,
+                    host,
+                    _nic_latency(problem, rank),
+                    _rate(problem, _doors(problem, [rank], out=False)),
+                )
+                for host, rank in first.items()
+            ]
+            slowest[id(needers)] = (
+                max(door.latency_nanoseconds for door in found),
+                min(door.rate for door in found),
+            )
+        having, leaving = sent[id(holders)]
+        latency, rate = slowest[id(needers)]
+        if leaving + latency + nbytes * _NANOSECONDS // rate <= worst.nanoseconds:
+            continue
+        for door in doors[id(needers)]:
+            if door.host in having:
                 continue
-            seen.add(hosts[needer])
-            rate = _rate(problem, _doors(problem, [needer], out=False))
-            time = leaving + _nic_latency(problem, needer) + nbytes * _NANOSECONDS // rate
+            time = leaving + door.latency_nanoseconds + nbytes * _NANOSECONDS // door.rate
             if time > worst.nanoseconds:
-                worst = Bound(time, f"{nbytes} bytes and the latency of the way to rank {needer}")
+                reason = f"{nbytes} bytes and the latency of the way to rank {door.rank}"
+                worst = Bound(time, reason)
     return worst
 
 
@@ -296,8 +294,19 @@ def _nic_latency(problem: Problem, rank: int) -> int:
     return nics[placement.nic].port.latency_nanoseconds if nics else 0
 
 
-class _Latencies:
-    """The least latency of any message, so that it is surely paid once."""
+class Latencies:
+    """The least latency of any message, so that it is surely paid once.
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose participants send messages.
+
+    Attributes
+    ----------
+    between_hosts, least : int
+        Nanoseconds of a message to another host, and of one to any rank.
+    """
 
     def __init__(self, problem: Problem) -> None:
         topology = problem.topology
@@ -306,7 +315,6 @@ class _Latencies:
             for host in problem.members
             for nic in topology.hosts[host].nics
         ]
-        #: Of a message to another host.
         self.between_hosts = 2 * min(nics, default=0)
         of_devices = [topology.placements[rank].device for rank in problem.participants]
         inside = []
@@ -319,12 +327,21 @@ class _Latencies:
         ]
         if problem.shared_devices:
             inside.append(0)
-        #: Of a message to any rank.
         self.least = min(self.between_hosts, *inside) if nics else min(inside)
 
 
-def _nics(problem: Problem, hosts: Iterable[int], *, out: bool) -> list[int]:
-    """Give the ports of the NICs that participants on some hosts have."""
+def nics_of(problem: Problem, hosts: Iterable[int], *, out: bool) -> list[int]:
+    """Give the ports of the NICs that participants on some hosts have.
+
+    Parameters
+    ----------
+    problem : Problem
+        The ports.
+    hosts : iterable of int
+        Which hosts.
+    out : bool
+        Those by which messages leave, or those by which they come.
+    """
     return [
         port
         for host in hosts

@@ -75,7 +75,7 @@ class Layout:
         for axis in self.spec.partial:
             self._check_axis("partial sums", axis)
         self.pieces = tuple(self._cut(dim, allow_uneven) for dim in range(len(self.shape)))
-        self._ranks: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._ranks = mesh.ranks_of_tiles(self.spec.dims)
 
     def _check_axis(self, what: str, axis: int) -> None:
         if axis >= self.mesh.ndim:

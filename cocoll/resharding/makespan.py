@@ -16,13 +16,15 @@ References
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cocoll.resharding.schedule import LEAST_CHUNK_BYTES, Group, Schedule, Transfer, port_bytes
+from cocoll.resharding.schedule import LEAST_CHUNK_BYTES, Group, Schedule, Transfer
+from cocoll.resharding.ways import Traffic, traffic_of
 
 if TYPE_CHECKING:
     from cocoll.resharding.problem import Problem
+    from cocoll.resharding.ways import Ways
 
 __all__ = ["Clock", "Shape", "Span", "describe_group", "group_of", "makespan_nanoseconds", "spans"]
 
@@ -44,15 +46,15 @@ class Shape(NamedTuple):
         How long its busiest port is busy.
     ports : tuple of (int, int, int, int)
         Port, when the first and the last hop over it begin, and the share of its rate in 2**-20.
-    hops : tuple of tuple of (int, int)
-        For each transfer and hop, when it begins and when its last byte has arrived.
+    late_nanoseconds : int
+        When the last hop begins.
     end_nanoseconds : int
         When the last byte has arrived.
     """
 
     busy_nanoseconds: int
     ports: tuple[tuple[int, int, int, int], ...]
-    hops: tuple[tuple[tuple[int, int], ...], ...]
+    late_nanoseconds: int
     end_nanoseconds: int
 
 
@@ -90,11 +92,16 @@ def group_of(problem: Problem, transfers: Sequence[Transfer]) -> Group:
         With n rounds the last hop begins a 1/n of the whole later for every hop before it, and
         every round costs something: n is the root of the ratio.
     """
-    whole = describe_group(problem, Group(tuple(transfers), 1))
-    late = max((begin for hops in whole.hops for begin, _ in hops), default=0)
-    busiest = max(port_bytes(problem, [Group(tuple(transfers), 1)]).values(), default=0)
-    rounds = math.isqrt(late // _ROUND_NANOSECONDS)
-    return Group(tuple(transfers), max(1, min(rounds, busiest // LEAST_CHUNK_BYTES)))
+    together = tuple(transfers)
+    traffic = traffic_of(problem, together)
+    carried = traffic.carried(problem)
+    if traffic.arrays is not None:
+        whole = _describe_many(problem, traffic.arrays, carried, 1)
+    else:
+        whole = _describe(problem, traffic, carried, 1)[0]
+    busiest = max(carried.values(), default=0)
+    rounds = math.isqrt(whole.late_nanoseconds // _ROUND_NANOSECONDS)
+    return Group(together, max(1, min(rounds, busiest // LEAST_CHUNK_BYTES)))
 
 
 def describe_group(problem: Problem, group: Group) -> Shape:
@@ -112,22 +119,32 @@ def describe_group(problem: Problem, group: Group) -> Shape:
     Shape
         Relative to when it begins.
     """
-    crossing, rates = problem.crossing, problem.rates
-    carried = port_bytes(problem, [group])
-    time = {port: -(-nbytes * _NANOSECONDS // rates[port]) for port, nbytes in carried.items()}
+    traffic = traffic_of(problem, group.transfers)
+    carried = traffic.carried(problem)
+    if traffic.arrays is not None:
+        return _describe_many(problem, traffic.arrays, carried, group.rounds)
+    return _describe(problem, traffic, carried, group.rounds)[0]
+
+
+# When a hop begins, and when its last byte has arrived.
+_Times: TypeAlias = "tuple[int, int]"
+
+
+def _describe(
+    problem: Problem, traffic: Traffic, carried: Mapping[int, int], rounds: int
+) -> tuple[Shape, list[tuple[_Times, ...]]]:
+    """Give what some ways do to ports; and for each way, the times of its hops."""
+    crossing = problem.crossing
+    time = _times_of(problem, carried)
     busy = max(time.values(), default=0)
     first: dict[int, int] = {}
     last: dict[int, int] = {}
-    hops = []
-    end = 0
-    known: dict[int, tuple[tuple[int, int], ...]] = {}
-    for transfer in group.transfers:
-        if id(transfer.hops) in known:
-            hops.append(known[id(transfer.hops)])
-            continue
-        at = {transfer.root: 0}
+    of_way = []
+    late = end = 0
+    for way in traffic.ways:
+        at = {way[0][0]: 0}
         found = []
-        for source, destination in transfer.hops:
+        for source, destination in way:
             ports, latency = crossing(source, destination)
             # A holder that is not the root begins with it.
             begin = at.get(source, 0)
@@ -140,18 +157,47 @@ def describe_group(problem: Problem, group: Group) -> Shape:
                     first[port] = begin
                 elif begin > last[port]:
                     last[port] = begin
-            at[destination] = begin + latency + -(-longest // group.rounds)
+            at[destination] = begin + latency + -(-longest // rounds)
             found.append((begin, begin + busy + latency))
+            late = max(late, begin)
             end = max(end, begin + busy + latency)
-        known[id(transfer.hops)] = tuple(found)
-        hops.append(known[id(transfer.hops)])
-    shares = tuple(
+        of_way.append(tuple(found))
+    return Shape(busy, _shares(time, busy, first, last), late, end), of_way
+
+
+def _describe_many(problem: Problem, ways: Ways, carried: Mapping[int, int], rounds: int) -> Shape:
+    """Give the same as `_describe`, of many hops at once."""
+    time = _times_of(problem, carried)
+    busy = max(time.values(), default=0)
+    begins = ways.begins(time, rounds)
+    first, last = ways.by_port(begins)
+    end = int((begins + ways.latency_nanoseconds[ways.pair]).max(initial=0)) + busy
+    late = int(begins.max(initial=0))
+    return Shape(busy, _shares(time, busy, first, last), late, end)
+
+
+def _times_of(problem: Problem, carried: Mapping[int, int]) -> dict[int, int]:
+    rates = problem.rates
+    return {port: -(-nbytes * _NANOSECONDS // rates[port]) for port, nbytes in carried.items()}
+
+
+def _shares(
+    time: Mapping[int, int], busy: int, first: Mapping[int, int], last: Mapping[int, int]
+) -> tuple[tuple[int, int, int, int], ...]:
+    return tuple(
         [
             (port, first[port], last[port], time[port] * _WHOLE // busy if busy else 0)
             for port in time
         ]
     )
-    return Shape(busy, shares, tuple(hops), end)
+
+
+def _hop_times(problem: Problem, group: Group) -> list[tuple[_Times, ...]]:
+    """Give for each transfer of a group the times of its hops, from the group's beginning."""
+    traffic = traffic_of(problem, group.transfers)
+    of_way = _describe(problem, traffic, traffic.carried(problem), group.rounds)[1]
+    known = {id(way): times for way, times in zip(traffic.ways, of_way, strict=True)}
+    return [known[id(transfer.hops)] for transfer in group.transfers]
 
 
 class Clock:
@@ -244,8 +290,8 @@ def spans(problem: Problem, schedule: Schedule) -> list[Span]:
         In the order of the schedule.
     """
     found = []
-    for index, (start, shape) in enumerate(_Run(problem, schedule).groups):
-        for number, hops in enumerate(shape.hops):
+    for index, (start, group) in enumerate(_Run(problem, schedule).groups):
+        for number, hops in enumerate(_hop_times(problem, group)):
             found += [
                 Span(index, number, hop, start + begin, start + end)
                 for hop, (begin, end) in enumerate(hops)
@@ -257,8 +303,8 @@ class _Run:
     def __init__(self, problem: Problem, schedule: Schedule) -> None:
         self._problem = problem
         clock = Clock()
-        #: For each group when it begins, and its shape.
-        self.groups: list[tuple[int, Shape]] = []
+        #: When each group begins.
+        self.groups: list[tuple[int, Group]] = []
         self._arrivals: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
         self._ends: dict[int, int] = {}
         tracked = any(
@@ -269,9 +315,9 @@ class _Run:
         for group in schedule.groups:
             shape = describe_group(problem, group)
             start = clock.add(shape, self._ready(group) if tracked else 0)
-            self.groups.append((start, shape))
+            self.groups.append((start, group))
             if tracked:
-                self._note(group, start, shape)
+                self._note(group, start)
         self.end_nanoseconds = clock.end_nanoseconds
 
     def _ready(self, group: Group) -> int:
@@ -285,8 +331,9 @@ class _Run:
                     ready = max(ready, when)
         return ready
 
-    def _note(self, group: Group, begun: int, shape: Shape) -> None:
-        for transfer, hops in zip(group.transfers, shape.hops, strict=True):
+    def _note(self, group: Group, begun: int) -> None:
+        times = _hop_times(self._problem, group)
+        for transfer, hops in zip(group.transfers, times, strict=True):
             for (_, rank), (_, end) in zip(transfer.hops, hops, strict=True):
                 arrival = transfer.start, transfer.stop, begun + end
                 self._arrivals.setdefault((transfer.task, rank), []).append(arrival)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cocoll.errors import ReshardError
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from cocoll.topology.graph import Topology
 
 __all__ = ["Mesh"]
+
+_RanksOfTiles: TypeAlias = "dict[tuple[int, ...], tuple[int, ...]]"
 
 
 class Mesh:
@@ -45,7 +47,7 @@ class Mesh:
     (2, 4)
     """
 
-    __slots__ = ("_places", "axis_names", "ranks", "shape")
+    __slots__ = ("_places", "_tiles", "axis_names", "ranks", "shape")
 
     def __init__(self, ranks: Any, axis_names: Sequence[str] | None = None) -> None:
         nested = ranks.tolist() if hasattr(ranks, "tolist") else ranks
@@ -63,6 +65,7 @@ class Mesh:
         self.ranks: tuple[int, ...] = found
         self.axis_names: tuple[str, ...] | None = None if axis_names is None else tuple(axis_names)
         self._places = places
+        self._tiles: dict[tuple[tuple[int, ...], ...], _RanksOfTiles] = {}
         names = self.axis_names
         if names is not None and (len(names) != len(shape) or len(set(names)) != len(names)):
             raise ReshardError(
@@ -191,6 +194,21 @@ class Mesh:
             steps = (fixed[axis],) if axis in fixed else range(length)
             places = [place * length + step for place in places for step in steps]
         return tuple([self.ranks[place] for place in places])
+
+    def ranks_of_tiles(self, dims: tuple[tuple[int, ...], ...]) -> _RanksOfTiles:
+        """Give where the ranks of tiles are kept, for all layouts that cut dims by the same axes.
+
+        Parameters
+        ----------
+        dims : tuple of tuple of int
+            Of each dim the axes that cut it.
+
+        Returns
+        -------
+        dict of tuple of int to tuple of int
+            By tile; what is not there yet, whoever asks for it puts there.
+        """
+        return self._tiles.setdefault(dims, {})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mesh):

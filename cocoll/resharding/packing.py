@@ -59,8 +59,9 @@ class Packing(NamedTuple):
     def build(
         cls,
         nbytes: Sequence[int],
-        trees: Sequence[tuple[int, Sequence[tuple[int, float]]]],
-        ports: int,
+        errand_of: Sequence[int],
+        loads: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+        rates: Sequence[int],
     ) -> Packing:
         """Put trees into arrays.
 
@@ -68,22 +69,57 @@ class Packing(NamedTuple):
         ----------
         nbytes : sequence of int
             Of each errand.
-        trees : sequence of (int, sequence of (int, float))
-            The errand of each, and (port, seconds a byte) that it loads.
-        ports : int
-            How many there are.
+        errand_of : sequence of int
+            The errand of each tree.
+        loads : tuple of ndarray, each of shape (entries,)
+            Tree, port, and how often a byte of the tree crosses the port.
+        rates : sequence of int
+            Bytes per second of each port.
         """
         import numpy as np
 
-        entries = [(tree, *load) for tree, (_, loads) in enumerate(trees) for load in loads]
-        columns = list(zip(*entries, strict=True)) or [(), (), ()]
+        tree, port, times = loads
+        used, place = np.unique(port, return_inverse=True)
+        seconds = times / np.array(rates, dtype=np.float64)[port]
         return cls(
-            np.array([errand for errand, _ in trees], dtype=np.int64),
+            np.array(errand_of, dtype=np.int64),
             np.array(nbytes, dtype=np.float64),
-            np.array(columns[0], dtype=np.int64),
-            np.array(columns[1], dtype=np.int64),
-            np.array(columns[2], dtype=np.float64),
-            ports,
+            tree,
+            place,
+            seconds,
+            len(used),
+        )
+
+    def without_idle_ports(self, goal_seconds: float) -> Packing:
+        """Leave out ports that are done by some time whatever the division.
+
+        Parameters
+        ----------
+        goal_seconds : float
+            That time.
+
+        Returns
+        -------
+        Packing
+            With the same trees; where the busiest port is busy for longer, it is the same one.
+        """
+        import numpy as np
+
+        keys, place = np.unique(
+            self.errand_of[self.tree] * self.ports + self.port, return_inverse=True
+        )
+        most = np.zeros(len(keys))
+        np.maximum.at(most, place, self.seconds)
+        weights = most * self.nbytes[keys // max(1, self.ports)]
+        loads = np.bincount(keys % max(1, self.ports), weights=weights, minlength=self.ports)
+        busy = loads > goal_seconds
+        kept = busy[self.port]
+        number = np.cumsum(busy) - 1
+        return self._replace(
+            tree=self.tree[kept],
+            port=number[self.port[kept]],
+            seconds=self.seconds[kept],
+            ports=int(busy.sum()),
         )
 
     def loads(self, amounts: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -133,14 +169,13 @@ def divide_priced(
     """
     import numpy as np
 
-    best, lowest = amounts, float(packing.loads(amounts).max(initial=0.0))
+    loads = packing.loads(amounts)
+    best, lowest = amounts, float(loads.max(initial=0.0))
     starts = np.flatnonzero(np.diff(packing.errand_of, prepend=-1))
     for _ in range(_STEPS):
         if lowest <= goal_seconds * 1.002:
             break
-        loads = packing.loads(amounts)
-        peak = loads.max()
-        prices = (loads / peak) ** _STEEPNESS
+        prices = (loads / loads.max()) ** _STEEPNESS
         costs = np.bincount(
             packing.tree,
             weights=packing.seconds * prices[packing.port],
@@ -152,11 +187,14 @@ def divide_priced(
         before = (count - cheap)[starts][packing.errand_of]
         chosen = cheap & (count == before + 1)
         target = np.where(chosen, packing.nbytes[packing.errand_of], 0.0)
-        step = _best_step(loads, packing.loads(target))
+        of_target = packing.loads(target)
+        step = _best_step(loads, of_target)
         if step <= 0.0:
             break
         amounts = amounts + step * (target - amounts)
-        peak = float(packing.loads(amounts).max())
+        # Loads move as amounts do; adding them up anew would take as long as all the rest.
+        loads = loads + step * (of_target - loads)
+        peak = float(loads.max())
         if peak < lowest:
             best, lowest = amounts, peak
     return best

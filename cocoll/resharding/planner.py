@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from cocoll.dtypes import DType
 from cocoll.resharding.bounds import Bound, lower_bound
+from cocoll.resharding.flows import flow_bound
 from cocoll.resharding.layout import Layout
 from cocoll.resharding.makespan import Span, makespan_nanoseconds, spans
 from cocoll.resharding.problem import Problem
 from cocoll.resharding.schedule import Schedule, check_schedule, port_bytes
 from cocoll.resharding.sharding_spec import ShardingSpec
 from cocoll.resharding.solvers import solver_named
+from cocoll.resharding.solvers.auto import GOOD_ENOUGH
 from cocoll.resharding.unit_task import UnitTask, decompose
 
 if TYPE_CHECKING:
@@ -162,7 +164,15 @@ def plan_multicast(
         check_schedule(problem, schedule)
     else:
         schedule = Schedule(solver, ())
-    return MulticastPlan(problem, bound, schedule, makespan_nanoseconds(problem, schedule))
+    makespan = schedule.makespan_nanoseconds
+    if makespan is None:
+        makespan = makespan_nanoseconds(problem, schedule)
+    if solver == "auto" and makespan > bound.nanoseconds * GOOD_ENOUGH:
+        # Either there is something better or the cuts prove too little.
+        flows = flow_bound(problem, makespan)
+        if flows is not None and flows.nanoseconds > bound.nanoseconds:
+            bound = flows
+    return MulticastPlan(problem, bound, schedule, makespan)
 
 
 def plan_reshard(

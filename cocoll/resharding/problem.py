@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from cocoll.errors import ReshardError
 from cocoll.resharding.layout import box_elements
 
 if TYPE_CHECKING:
+    from cocoll.resharding.routes import RailSender
+    from cocoll.resharding.schedule import Transfer
     from cocoll.resharding.unit_task import UnitTask
+    from cocoll.resharding.ways import Traffic
     from cocoll.topology.graph import Topology
 
 __all__ = ["Crossing", "Problem"]
 
 _ALIGNMENT_BYTES = 64
+
+# Holders, needers that others serve, and the most NICs of a receiving host.
+_LanesKey: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...], int]"
 
 
 class Crossing(NamedTuple):
@@ -49,6 +55,10 @@ class Problem:
         Numbers of the tasks that have bytes and needers.
     participants : tuple of int
         All ranks of tasks; no other rank moves anything.
+    last_traffic : tuple of (tuple of Transfer, Traffic) or None
+        What `traffic_of` was last asked for.
+    lanes : dict
+        What `relay_trees` found for equal holders: who sends by which NIC to which.
 
     Raises
     ------
@@ -64,27 +74,24 @@ class Problem:
         self.moving = tuple(
             [number for number, task in enumerate(self.tasks) if task.nbytes and task.needers]
         )
-        ranks: set[int] = set()
-        seen: set[tuple[int, ...]] = set()
-        for task in self.tasks:
-            for group in (task.holders, task.needers):
-                if group not in seen:
-                    seen.add(group)
-                    ranks.update(group)
-        self.participants = tuple(sorted(ranks))
+        self._holders, self._needers, teams = _number_teams(self.tasks)
+        self._sets = [frozenset(team) for team in teams]
+        self.participants = tuple(sorted(frozenset().union(*self._sets)))
         if self.participants and self.participants[-1] >= topology.world_size:
             raise ReshardError(
                 f"wanted ranks of {topology.name}, which has {topology.world_size}; "
                 f"got rank {self.participants[-1]}"
             )
         self._crossings: dict[tuple[int, int], Crossing] = {}
-        self._holders: dict[tuple[int, ...], frozenset[int]] = {}
+        self.lanes: dict[_LanesKey, list[tuple[RailSender, int]]] = {}
+        self.last_traffic: tuple[tuple[Transfer, ...], Traffic] | None = None
 
     @cached_property
     def kinds(self) -> list[int]:
         """For each task a number that tasks with the same holders and needers share."""
-        known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-        return [known.setdefault((task.holders, task.needers), len(known)) for task in self.tasks]
+        known: dict[tuple[int, int], int] = {}
+        pairs = zip(self._holders, self._needers, strict=True)
+        return [known.setdefault(pair, len(known)) for pair in pairs]
 
     def crossing(self, source: int, destination: int) -> Crossing:
         """Give what bytes cross from one rank to another.
@@ -104,13 +111,15 @@ class Problem:
 
     def holds(self, task: int, rank: int) -> bool:
         """Say whether a rank is one of a task's holders."""
-        holders = self.tasks[task].holders
-        if len(holders) < 8:
-            return rank in holders
-        found = self._holders.get(holders)
-        if found is None:
-            found = self._holders[holders] = frozenset(holders)
-        return rank in found
+        return rank in self._sets[self._holders[task]]
+
+    def holders_of(self, task: int) -> frozenset[int]:
+        """Give a task's holders as a set, one for all tasks with equal ones."""
+        return self._sets[self._holders[task]]
+
+    def needers_of(self, task: int) -> frozenset[int]:
+        """Give a task's needers as a set, one for all tasks with equal ones."""
+        return self._sets[self._needers[task]]
 
     @cached_property
     def members(self) -> dict[int, tuple[int, ...]]:
@@ -164,3 +173,20 @@ class Problem:
         itemsize = max(1, one.nbytes // max(1, box_elements(one.box)))
         aligned = _ALIGNMENT_BYTES % itemsize == 0 and one.nbytes >= 16 * _ALIGNMENT_BYTES
         return _ALIGNMENT_BYTES if aligned else itemsize
+
+
+def _number_teams(
+    tasks: Sequence[UnitTask],
+) -> tuple[list[int], list[int], list[tuple[int, ...]]]:
+    """Give for each task the numbers of its holders and of its needers, and who each number is."""
+    numbers: dict[tuple[int, ...], int] = {}
+    # Tiles that are alike share a tuple: one look at it is enough, however long it is.
+    seen: dict[int, int] = {}
+    found: tuple[list[int], list[int]] = ([], [])
+    for task in tasks:
+        for ranks, column in zip((task.holders, task.needers), found, strict=True):
+            number = seen.get(id(ranks))
+            if number is None:
+                number = seen[id(ranks)] = numbers.setdefault(ranks, len(numbers))
+            column.append(number)
+    return (*found, list(numbers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from cocoll.resharding.problem import Problem
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_TREES",
     "Errand",
+    "RailSender",
     "chain_hops",
     "errands_of",
     "joint_trees",
@@ -25,9 +26,6 @@ MOST_TREES = 48
 # Above this many hosts a relay that serves all others has too many hops; chains take over.
 _MOST_RELAYED_HOSTS = 8
 _MOST_ROTATIONS = 4
-
-
-_Way = TypeVar("_Way")
 
 
 class Errand(NamedTuple):
@@ -166,14 +164,20 @@ def relay_trees(
     groups = _by_host(problem, errand.holders[0], errand.needers)
     widest = max(len(rails[problem.hosts[group[0]]]) for group in groups)
     firsts = len(groups) if len(groups) <= _MOST_RELAYED_HOSTS else _MOST_ROTATIONS
-    senders = _rail_senders(problem, errand, turn)
-    # Where a host has more NICs than its senders' one, each of its NICs receives a part.
-    lanes = [(sender, rail) for sender in senders for rail in _rails_for(sender, widest)]
-    combinations = [(lane, first) for lane in lanes for first in range(firsts)]
-    combinations = _spread(combinations, most, turn)
+    key = errand.holders, errand.served, widest
+    lanes = problem.lanes.get(key)
+    if lanes is None:
+        senders = _rail_senders(problem, errand)
+        # Where a host has more NICs than its senders' one, each of its NICs receives a part.
+        lanes = [(sender, rail) for sender in senders for rail in _rails_for(sender, widest)]
+        problem.lanes[key] = lanes
+    places = _spread(len(lanes) * firsts, most, turn)
+    chosen = {(*lanes[place // firsts], place % firsts): None for place in dict.fromkeys(places)}
     return [
-        _remote_tree(problem, groups, way, rail, first * len(groups) // firsts, number + turn)
-        for number, ((way, rail), first) in enumerate(dict.fromkeys(combinations))
+        _remote_tree(
+            problem, groups, sender.ranks(turn), rail, first * len(groups) // firsts, number + turn
+        )
+        for number, (sender, rail, first) in enumerate(chosen)
     ]
 
 
@@ -215,63 +219,87 @@ def joint_trees(
     return found
 
 
-def _spread(ways: list[_Way], most: int, turn: int) -> list[_Way]:
+def _spread(count: int, most: int, turn: int) -> Sequence[int]:
     """Take some of many ways, from all over the list; another turn begins at another one."""
-    count = len(ways)
     if count <= most:
-        return ways
+        return range(count)
     # Steps of the golden section leave no part of the list out, however few steps there are.
     begin = turn * max(1, round(count * 0.618033988749895)) % count
-    return [ways[(number * count // most + begin) % count] for number in range(most)]
+    return [(number * count // most + begin) % count for number in range(most)]
 
 
 def _local_trees(errand: Errand, turn: int, most: int) -> list[tuple[Hop, ...]]:
     found = []
-    pairs = [(holder, needer) for needer in errand.needers for holder in errand.holders]
-    for holder, first in dict.fromkeys(_spread(pairs, most, turn)):
-        others = [(first, needer) for needer in errand.needers if needer != first]
-        found.append(((holder, first), *others))
+    holders, needers = errand.holders, errand.needers
+    for place in dict.fromkeys(_spread(len(holders) * len(needers), most, turn)):
+        first = needers[place // len(holders)]
+        others = [(first, needer) for needer in needers if needer != first]
+        found.append(((holders[place % len(holders)], first), *others))
     return found
 
 
-def _rails_for(way: tuple[int, int, int, int], widest: int) -> range:
+class RailSender(NamedTuple):
+    """Who sends by one of a host's NICs.
+
+    Attributes
+    ----------
+    rail : int
+        Which NIC.
+    rails : int
+        How many the host has.
+    own : tuple of int
+        Holders that send by it.
+    free : tuple of int
+        Where there are none, other ranks that do.
+    roots : tuple of int
+        And the holders that give them what they send.
+    """
+
+    rail: int
+    rails: int
+    own: tuple[int, ...]
+    free: tuple[int, ...]
+    roots: tuple[int, ...]
+
+    def ranks(self, turn: int) -> tuple[int, int]:
+        """Give the holder and the rank that sends, one of those that could alike."""
+        if self.own:
+            return (self.own[turn % len(self.own)],) * 2
+        return self.roots[(turn + self.rail) % len(self.roots)], self.free[turn % len(self.free)]
+
+
+def _rails_for(sender: RailSender, widest: int) -> range:
     # The NICs of a receiving host that go with one NIC of a sending host which may have fewer.
-    _, rail, count, _ = way
-    return range(rail, max(widest, rail + 1), count)
+    return range(sender.rail, max(widest, sender.rail + 1), sender.rails)
 
 
-def _rail_senders(problem: Problem, errand: Errand, turn: int) -> list[tuple[int, int, int, int]]:
-    """Give for each NIC of each holders' host the holder, and the rank that sends by that NIC."""
+def _rail_senders(problem: Problem, errand: Errand) -> list[RailSender]:
+    """Give who sends by each NIC of each holders' host."""
     having: dict[int, list[int]] = {}
     for rank in errand.holders:
         having.setdefault(problem.hosts[rank], []).append(rank)
-    all_holders = set(errand.holders)
+    served = set(errand.served)
     found = []
     for host, holders in having.items():
         rails = problem.rails[host]
+        here = set(holders)
         for number, ranks in enumerate(rails):
-            own = [rank for rank in ranks if rank in all_holders]
-            if own:
-                sender = root = own[turn % len(own)]
-            else:
-                free = [rank for rank in ranks if rank not in errand.served]
-                if not free:
-                    continue
-                root = holders[(turn + number) % len(holders)]
-                sender = free[turn % len(free)]
-            found.append((root, number, len(rails), sender))
+            own = tuple([rank for rank in ranks if rank in here])
+            free = () if own else tuple([rank for rank in ranks if rank not in served])
+            if own or free:
+                found.append(RailSender(number, len(rails), own, free, tuple(holders)))
     return found
 
 
 def _remote_tree(
     problem: Problem,
     groups: Sequence[Sequence[int]],
-    way: tuple[int, int, int, int],
+    way: tuple[int, int],
     rail: int,
     first: int,
     turn: int,
 ) -> tuple[Hop, ...]:
-    root, _, _, sender = way
+    root, sender = way
     hops: list[Hop] = [] if root == sender else [(root, sender)]
     ordered = [*groups[first:], *groups[:first]]
     entries = [_entry(problem, group, rail, turn) for group in ordered]

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from cocoll.errors import ScheduleError
+from cocoll.resharding.ways import traffic_of
 
 if TYPE_CHECKING:
     from cocoll.resharding.problem import Problem
@@ -94,10 +95,13 @@ class Schedule:
         Whose it is.
     groups : tuple of Group
         In order.
+    makespan_nanoseconds : int, optional
+        Where the solver has worked it out.
     """
 
     solver: str
     groups: tuple[Group, ...]
+    makespan_nanoseconds: int | None = field(default=None, compare=False)
 
     @property
     def transfers(self) -> int:
@@ -130,16 +134,9 @@ def port_bytes(problem: Problem, groups: Iterable[Group]) -> dict[int, int]:
         Ports that carry something; a copy inside a memory counts twice there.
     """
     carried: defaultdict[int, int] = defaultdict(int)
-    # Many transfers take one way: its ports are looked up once.
-    of_way: dict[int, tuple[tuple[Hop, ...], int]] = {}
     for group in groups:
-        for transfer in group.transfers:
-            hops, nbytes = of_way.get(id(transfer.hops), (transfer.hops, 0))
-            of_way[id(hops)] = hops, nbytes + transfer.stop - transfer.start
-    for hops, nbytes in of_way.values():
-        for source, destination in hops:
-            for port, times in problem.crossing(source, destination).ports:
-                carried[port] += times * nbytes
+        for port, nbytes in traffic_of(problem, group.transfers).carried(problem).items():
+            carried[port] += nbytes
     return dict(carried)
 
 
@@ -161,7 +158,8 @@ def check_schedule(problem: Problem, schedule: Schedule) -> None:
     seen: defaultdict[int, list[_Arrival]] = defaultdict(list)
     left = [_owed(problem, number) for number in range(len(problem.tasks))]
     # Many transfers take one way; it is looked at once for each set of holders and needers.
-    reached: dict[tuple[int, int, bool], tuple[frozenset[int], int]] = {}
+    reached: dict[tuple[int, int, bool], _Reach] = {}
+    kinds = problem.kinds
     for index, group in enumerate(schedule.groups):
         where = f"{schedule.solver}, group {index}"
         if not group.transfers or group.rounds < 1:
@@ -174,16 +172,17 @@ def check_schedule(problem: Problem, schedule: Schedule) -> None:
                     f"{where}, task {transfer.task}: wanted hops for some of {task.nbytes} bytes; "
                     f"got {transfer.start}:{transfer.stop} over {len(transfer.hops)} hops"
                 )
-            ready = not any(left[before] for before in task.after)
-            if not (ready and problem.holds(transfer.task, transfer.root)):
+            ready = not task.after or not any(left[before] for before in task.after)
+            key = id(transfer.hops), kinds[transfer.task], ready
+            reach = reached.get(key)
+            if not (reach.begins_with_it if reach else _begins(problem, transfer, ready=ready)):
                 _check_root(seen[transfer.task], transfer, where)
-            key = id(transfer.hops), problem.kinds[transfer.task], ready
-            if key not in reached:
-                reached[key] = _reach(problem, transfer, where, ready=ready)
-            new.append((transfer, *reached[key]))
-        for transfer, ranks, count in new:
-            seen[transfer.task].append((transfer.start, transfer.stop, ranks))
-            left[transfer.task] -= count * (transfer.stop - transfer.start)
+            if reach is None:
+                reach = reached[key] = _reach(problem, transfer, where, ready=ready)
+            new.append((transfer, reach))
+        for transfer, reach in new:
+            seen[transfer.task].append((transfer.start, transfer.stop, reach.ranks))
+            left[transfer.task] -= reach.needers * (transfer.stop - transfer.start)
     for number, arrivals in seen.items():
         _check_once(schedule.solver, number, arrivals)
     for number in problem.moving:
@@ -203,24 +202,36 @@ def _owed(problem: Problem, number: int) -> int:
     return task.nbytes * len(task.needers)
 
 
-def _reach(
-    problem: Problem, transfer: Transfer, where: str, *, ready: bool
-) -> tuple[frozenset[int], int]:
-    """Follow the hops; give the ranks that they lead to, and how many of them are needers."""
-    task = problem.tasks[transfer.task]
+class _Reach(NamedTuple):
+    """The ranks that a way leads to, how many need it, and whether its root has it by itself."""
+
+    ranks: frozenset[int]
+    needers: int
+    begins_with_it: bool
+
+
+def _begins(problem: Problem, transfer: Transfer, *, ready: bool) -> bool:
+    return ready and problem.holds(transfer.task, transfer.root)
+
+
+def _reach(problem: Problem, transfer: Transfer, where: str, *, ready: bool) -> _Reach:
+    """Follow the hops of a transfer."""
+    holders = problem.holders_of(transfer.task)
+    first: frozenset[int] = holders if ready else frozenset()
     having = {transfer.root}
     for source, destination in transfer.hops:
-        if source not in having and not (ready and problem.holds(transfer.task, source)):
+        if source not in having and source not in first:
             raise ScheduleError(
                 f"{where}, task {transfer.task}: rank {source} passes on what it does not receive"
             )
-        if destination in having or problem.holds(transfer.task, destination):
+        if destination in having or destination in holders:
             raise ScheduleError(
                 f"{where}, task {transfer.task}: rank {destination} receives what it has"
             )
         having.add(destination)
     ranks = frozenset([destination for _, destination in transfer.hops])
-    return ranks, len(ranks.intersection(task.needers))
+    needers = len(ranks & problem.needers_of(transfer.task))
+    return _Reach(ranks, needers, _begins(problem, transfer, ready=ready))
 
 
 def _check_root(arrivals: Sequence[_Arrival], transfer: Transfer, where: str) -> None:

@@ -140,21 +140,25 @@ def decompose(
         )
     dims = [_overlaps(*ranges) for ranges in zip(src.pieces, dst.pieces, strict=True)]
     cells = [
-        (tuple(cell[1] for cell in cells), tuple(cell[0] for cell in cells), cells)
+        (tuple([cell[1] for cell in cells]), tuple([cell[0] for cell in cells]), cells)
         for cells in product(*dims)
     ]
     cells.sort()
     tasks: list[UnitTask] = []
     reduces = bool(src.spec.partial)
+    meet = not set(src.mesh.ranks).isdisjoint(dst.mesh.ranks)
     for dst_tile, src_tile, ranges in cells:
-        box = tuple([(start, stop) for _, _, start, stop in ranges])
+        box = tuple([cell[2:] for cell in ranges])
         holders, needers = src.ranks_of(src_tile), dst.ranks_of(dst_tile)
         if reduces:
             sets = src.summands(holders)
             _add_reduction(tasks, first, box, sets, needers, itemsize_bytes, tensor)
-        else:
-            nbytes = box_elements(box) * itemsize_bytes
+            continue
+        nbytes = box_elements(box) * itemsize_bytes
+        if meet:
             tasks.append(_task(box, holders, needers, nbytes, tensor))
+        else:
+            tasks.append(UnitTask(box, holders, needers, nbytes, (), tensor))
     return tasks
 
 

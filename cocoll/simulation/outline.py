@@ -91,7 +91,9 @@ class _Outliner:
     def _loop(self, loop: Loop) -> tuple[object, ...]:
         iterations = loop_iterations(loop, self._count, self._block_elements)
         chunk = 0 if loop.span is Span.ONCE else loop.chunk_elements
-        return (iterations.start, iterations.stop, chunk, tuple(map(self._step, loop.steps)))
+        is_range = loop.span is Span.RANGE
+        steps = tuple(map(self._step, loop.steps))
+        return (iterations.start, iterations.stop, chunk, is_range, steps)
 
     def _step(self, step: Step) -> tuple[object, ...]:
         after = tuple((one.lane, one.lag) for one in step.after)

@@ -226,7 +226,9 @@ class _Resolver:
         return tuple(resolved)
 
     def _tasks(self, index: int, loop: Loop) -> Iterator[Task]:
-        chunk = 0 if loop.span is Span.ONCE else loop.chunk_elements
+        # A range is a block of its own, all of it at once.
+        fixed = loop.chunk_elements if loop.span is Span.RANGE else None
+        chunk = 0 if loop.span in (Span.ONCE, Span.RANGE) else loop.chunk_elements
         steps = loop.steps
         place = 0
         while place < len(steps):
@@ -237,7 +239,7 @@ class _Resolver:
                     while end < len(steps) and getattr(steps[end], "group", 0) == step.group:
                         end += 1
                 task = Task(WIRE, steps[place:end], index, place, chunk)
-                self._add_messages(task)
+                self._add_messages(task, fixed)
             elif isinstance(step, Signal):
                 task = Task(SIGNAL, (step,), index, place, chunk)
                 task.meeting = self._switchboard.flag_from(self._rank, step.peer, step.flag)
@@ -246,11 +248,11 @@ class _Resolver:
                 task.meeting = self._switchboard.flag_to(self._rank, step.peer, step.flag)
             elif isinstance(step, Native):
                 task = Task(NATIVE, (step,), index, place, chunk)
-                task.block_elements = self._block(step.block)
+                task.block_elements = self._block(step.block, fixed)
                 task.bytes_per_element = step.destination.itemsize_bytes
             else:
                 task = Task(COMPUTE, (step,), index, place, chunk)
-                task.block_elements = self._block(step.block)
+                task.block_elements = self._block(step.block, fixed)
                 self._add_flows(task, step)
             task.after = tuple(
                 (after.lane, after.lag) for member in task.steps for after in member.after
@@ -259,21 +261,17 @@ class _Resolver:
             yield task
             place = end
 
-    def _add_messages(self, task: Task) -> None:
+    def _add_messages(self, task: Task, fixed: int | None) -> None:
         messages = []
         for step in task.steps:
             if isinstance(step, Send):
                 meeting = self._switchboard.message_from(self._rank, step.peer, step.tag)
-                messages.append(
-                    Message(True, meeting, self._block(step.block), step.source.itemsize_bytes)
-                )
+                length = self._block(step.block, fixed)
+                messages.append(Message(True, meeting, length, step.source.itemsize_bytes))
             elif isinstance(step, Receive):
                 meeting = self._switchboard.message_to(self._rank, step.peer, step.tag)
-                messages.append(
-                    Message(
-                        False, meeting, self._block(step.block), step.destination.itemsize_bytes
-                    )
-                )
+                length = self._block(step.block, fixed)
+                messages.append(Message(False, meeting, length, step.destination.itemsize_bytes))
         task.messages = tuple(messages)
 
     def _add_flows(self, task: Task, step: Step) -> None:
@@ -292,7 +290,9 @@ class _Resolver:
         task.bytes_per_element += view.itemsize_bytes
         task.latency_nanoseconds = max(task.latency_nanoseconds, latency_nanoseconds)
 
-    def _block(self, block: int) -> int:
+    def _block(self, block: int, fixed: int | None) -> int:
+        if fixed is not None:
+            return fixed
         length = self._lengths.get(block)
         if length is None:
             first, stop = block_range(block, self._count, self._length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cocoll.resharding.makespan import makespan_nanoseconds
@@ -25,8 +26,7 @@ __all__ = ["GOOD_ENOUGH", "choose_best"]
 #: A makespan this near to the lower bound ends the search.
 GOOD_ENOUGH = 1.01
 
-# What a search among whole slices may cost here.
-_MOST_SEARCHED = 12
+# Beyond this many tasks a search among whole slices takes longer than what it finds saves.
 _MOST_TRIED = 256
 # Beyond this the solvers that do not divide slices are not asked.
 _MOST_HOPS = 20_000
@@ -56,7 +56,7 @@ def choose_best(problem: Problem, bound: Bound) -> Schedule:
         if shortest <= bound.nanoseconds * GOOD_ENOUGH:
             break
     assert best is not None
-    return best
+    return replace(best, makespan_nanoseconds=shortest)
 
 
 def _attempts(problem: Problem, bound: Bound) -> Iterator[Callable[[], Schedule]]:
@@ -68,13 +68,11 @@ def _attempts(problem: Problem, bound: Bound) -> Iterator[Callable[[], Schedule]
         return
     yield lambda: send_each(problem)
     yield lambda: pass_round(problem)
-    if len(problem.moving) > _MOST_TRIED:
-        return
     yield lambda: pass_on(problem)
     yield lambda: gather_locally(problem)
     yield lambda: gather_globally(problem)
     yield lambda: take_first(problem)
-    yield lambda: draw_greedily(problem)
-    if len(problem.moving) <= _MOST_SEARCHED:
+    if len(problem.moving) <= _MOST_TRIED:
+        yield lambda: draw_greedily(problem)
         goal = int(bound.nanoseconds * GOOD_ENOUGH)
         yield lambda: search(problem, goal_nanoseconds=goal)

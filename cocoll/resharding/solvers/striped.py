@@ -9,6 +9,7 @@ from cocoll.resharding.makespan import group_of
 from cocoll.resharding.packing import Packing, divide_equally, divide_exactly, divide_priced
 from cocoll.resharding.routes import MOST_TREES, Errand, errands_of, joint_trees, relay_trees
 from cocoll.resharding.schedule import Group, Hop, Schedule, Transfer
+from cocoll.resharding.ways import Ways
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,18 +63,11 @@ def stripe(problem: Problem, goal_nanoseconds: int = 0) -> Schedule:
 def _stripes(problem: Problem, numbers: Sequence[int], goal_nanoseconds: int) -> list[Transfer]:
     bundles = _bundles(problem, numbers)
     nbytes = [sum(problem.tasks[task].nbytes for task in bundle.tasks) for bundle in bundles]
-    used: dict[int, int] = {}
-    trees = []
-    for index, bundle in enumerate(bundles):
-        for hops in bundle.trees:
-            loads: dict[int, float] = {}
-            for hop in hops:
-                for port, times in problem.crossing(*hop).ports:
-                    place = used.setdefault(port, len(used))
-                    loads[place] = loads.get(place, 0.0) + times / problem.rates[port]
-            trees.append((index, list(loads.items())))
-    packing = Packing.build(nbytes, trees, len(used))
-    amounts = _divide(packing, goal_nanoseconds / 1e9)
+    trees = [hops for bundle in bundles for hops in bundle.trees]
+    errand_of = [index for index, bundle in enumerate(bundles) for _ in bundle.trees]
+    packing = Packing.build(nbytes, errand_of, Ways(problem, trees).loads(), problem.rates)
+    goal_seconds = goal_nanoseconds / 1e9
+    amounts = _divide(packing.without_idle_ports(goal_seconds), goal_seconds)
     transfers: list[Transfer] = []
     first = 0
     for bundle in bundles:
@@ -101,13 +95,13 @@ def _peak(packing: Packing, amounts: NDArray[np.float64]) -> float:
 
 
 def _bundles(problem: Problem, numbers: Sequence[int]) -> list[_Bundle]:
-    equal: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    equal: dict[int, list[int]] = {}
     for number in numbers:
-        task = problem.tasks[number]
-        equal.setdefault((task.holders, task.needers), []).append(number)
+        equal.setdefault(problem.kinds[number], []).append(number)
     bundles = []
     total = sum(problem.tasks[number].nbytes for number in numbers)
-    for turn, ((holders, needers), tasks) in enumerate(equal.items()):
+    for turn, tasks in enumerate(equal.values()):
+        holders, needers = problem.tasks[tasks[0]].holders, problem.tasks[tasks[0]].needers
         # Where there cannot be all trees for all, large bundles have more.
         room = _MOST_HOPS * sum(problem.tasks[task].nbytes for task in tasks) // total
         most = max(1, min(MOST_TREES, room // len(needers)))
@@ -137,6 +131,10 @@ def _cut(problem: Problem, bundle: _Bundle, shares: Sequence[float]) -> list[Tra
     kept = [share if share >= least else 0.0 for share in shares]
     if not any(kept):
         kept[max(range(len(shares)), key=lambda tree: (shares[tree], -tree))] = 1.0
+    last = max(tree for tree, share in enumerate(kept) if share)
+    if sum(map(bool, kept)) == 1:
+        hops = bundle.trees[last]
+        return [Transfer(task, 0, problem.tasks[task].nbytes, hops) for task in bundle.tasks]
     whole = sum(problem.tasks[task].nbytes for task in bundle.tasks)
     factor = whole / sum(kept)
     ends = []
@@ -144,7 +142,6 @@ def _cut(problem: Problem, bundle: _Bundle, shares: Sequence[float]) -> list[Tra
     for share in kept:
         reached += share * factor
         ends.append(reached)
-    last = max(tree for tree, share in enumerate(kept) if share)
     transfers = []
     tree, begun = 0, 0
     for number in bundle.tasks:

@@ -15,6 +15,7 @@ from cocoll.plan.structure import matches_by_tag
 from cocoll.resharding import (
     Mesh,
     MulticastPlan,
+    ShardingSpec,
     multicast_task,
     plan_multicast,
     plan_reshard,
@@ -98,6 +99,45 @@ def test_too_little_staging_for_what_is_passed_on_is_refused() -> None:
     made = plan_multicast([multicast_task([0], [4, 8, 12], 1 << 12)], topology, solver="striped")
     with pytest.raises(UnsupportedError, match="gpu_window_bytes"):
         lower_for_wire(made, 0, [8], WireLimits(64, 256, 32), lambda _: True)
+
+
+def claimed_and_carried(draw: Draw, solver: str, limits: ReshardLimits) -> MulticastPlan | None:
+    """Hold the bytes that a plan says cross each NIC against the messages of the lowered plans."""
+    sides = (draw.src, draw.src_spec), (draw.dst, draw.dst_spec)
+    try:
+        made = plan_reshard(draw.shape, *sides, "float32", draw.topology, solver=solver)
+    except UnsupportedError:
+        return None
+    problem = made.problem
+    carried: Counter[int] = Counter()
+    for plan in lower_all(made, limits, hosts=list(problem.hosts)):
+        for lane in plan.fragment.lanes:
+            for loop in lane.loops:
+                for step in loop.steps:
+                    if isinstance(step, Send):
+                        carried[problem.nic_out(plan.rank)] += 4 * loop.chunk_elements
+                    elif isinstance(step, Receive):
+                        carried[problem.nic_in(plan.rank)] += 4 * loop.chunk_elements
+    nics = {nic for rank in range(problem.topology.world_size)
+            for nic in (problem.nic_out(rank), problem.nic_in(rank))}  # fmt: skip
+    assert carried == {port: count for port, count in made.port_bytes.items() if port in nics}
+    return made
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(draw=reshardings(), limits=st.sampled_from(LIMITS))
+def test_nics_carry_what_plans_claim(solver: str, draw: Draw, limits: ReshardLimits) -> None:
+    claimed_and_carried(draw, solver, limits)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_nics_carry_what_plans_claim_of_a_case(solver: str) -> None:
+    topology = load_topology("dgx-h100:2")
+    src, dst = Mesh.on_hosts(topology, 1, 8), Mesh.on_hosts(topology, 2, 8)
+    draw = Draw(topology, (64, 12), src, ShardingSpec.parse("S1,R"), dst, ShardingSpec.parse("R,R"))
+    made = claimed_and_carried(draw, solver, LIMITS[2])
+    assert made is None or sum(made.port_bytes.values()) > 4 * 64 * 12
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
