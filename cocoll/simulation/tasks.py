@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from textwrap import shorten
 from typing import TYPE_CHECKING, NamedTuple
 
-from cocoll.errors import SimulationError
+from cocoll.errors import SimulationError, UnsupportedError
 from cocoll.plan.ir import Copy, Loop, Native, Plan, Receive, Send, Signal, Span, Step, View, Wait
 from cocoll.plan.listing import describe_step
 from cocoll.plan.ranges import block_elements, block_range, loop_iterations
@@ -219,11 +219,25 @@ class _Resolver:
     def resolve(self, loops: Sequence[Loop]) -> tuple[TaskLoop, ...]:
         resolved = []
         for index, loop in enumerate(loops):
+            self._check_group(loops[index - 1 : index + 1])
             iterations = loop_iterations(loop, self._count, self._length)
             if iterations and loop.steps:
                 tasks = tuple(self._tasks(index, loop))
                 resolved.append(TaskLoop(iterations.start, iterations.stop, tasks))
         return tuple(resolved)
+
+    def _check_group(self, loops: Sequence[Loop]) -> None:
+        """Refuse a group that goes on from one loop to the next: a task is of one loop."""
+        if len(loops) < 2 or any(loop.span is not Span.RANGE for loop in loops):
+            return
+        last, following = (
+            getattr(step, "group", 0) for step in (loops[0].steps[-1], loops[1].steps[0])
+        )
+        if last == following != 0:
+            raise UnsupportedError(
+                f"a group of messages that goes on over loops is not simulated; rank {self._rank} "
+                f"has group {last} in two"
+            )
 
     def _tasks(self, index: int, loop: Loop) -> Iterator[Task]:
         # A range is a block of its own, all of it at once.

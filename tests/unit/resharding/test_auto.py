@@ -43,10 +43,10 @@ def compare(numbers: Iterable[int], solvers: Sequence[str]) -> list[float]:
 
 def test_a_sample() -> None:
     # SciPy's integer programs are among the many.
-    gaps = compare(range(24), [name for name in SOLVERS if name not in ("auto", "exact")])
+    gaps = compare(range(8), [name for name in SOLVERS if name not in ("auto", "exact")])
     assert statistics.median(gaps) <= MOST_MEDIAN_GAP
     # Not all of them are without a move.
-    assert sum(gap > 0 for gap in gaps) > 12
+    assert sum(gap > 0 for gap in gaps) > 3
 
 
 # Long: integer programs and searches.

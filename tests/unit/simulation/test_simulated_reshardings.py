@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.common.reshard_cases import CASES, plan_case
+from cocoll.errors import UnsupportedError
 from cocoll.plan import Plan
 from cocoll.plan.ir import Buffer, Fragment, Lane, Loop, Receive, Send, Span, View
 from cocoll.resharding.lowering import ReshardLimits, lower
 from cocoll.simulation import simulate
 from cocoll.topology import load_topology
+from tests.helpers.ring_plans import plan_ring
 
 MIB = 1 << 20
 LIMITS = ReshardLimits(512 << 10, MIB, 16, 8)
@@ -66,3 +68,8 @@ def test_a_range_is_what_it_says() -> None:
     # Each takes 30 us, and then a byte in 0.8 ns.
     assert simulated.makespan_nanoseconds - begun == 2 * 30_000 + 3_200 + 800
     assert sum(simulated.port_bytes) == 2 * 4 * 1250
+
+
+def test_groups_over_loops_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="not simulated"):
+        simulate([plan_ring(rank, 8, group=1) for rank in range(8)], load_topology("laptop:8"), 12)
