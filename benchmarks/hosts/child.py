@@ -87,5 +87,10 @@ class TorchChild:
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
+            self.end()
+
+    def end(self) -> None:
+        """End it at once."""
+        if self._process is not None:
             self._process.kill()
             self._process.wait()
