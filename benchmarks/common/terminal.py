@@ -46,8 +46,13 @@ class Progress:
         self._stream.flush()
         self._width = len(line)
 
+    @property
+    def elapsed_seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._start
+
     def _elapsed(self) -> str:
-        seconds = int(time.monotonic() - self._start)
+        seconds = int(self.elapsed_seconds)
         return f"{seconds // 60:2d}:{seconds % 60:02d}"
 
     def _clear(self) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
-import subprocess
 import sys
 import threading
 import traceback
@@ -13,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.common.turns import Listener, Message, TurnError, connect, serve
+from benchmarks.common.turns import Listener, TurnError, connect, serve
 from benchmarks.hosts import open_mpi
+from benchmarks.hosts.child import TorchChild, free_port
 from benchmarks.hosts.job import SharedJob, Workers
 from benchmarks.hosts.port_runner import PortRunner
 from benchmarks.hosts.rank import HostsRank
-from benchmarks.peers.launch import PEERS_DIR, base_environment
 
 if TYPE_CHECKING:
     from benchmarks.hosts.runner import HostsRunner
@@ -28,7 +26,6 @@ __all__ = ["Jobs", "run_rank"]
 
 _RANKS, _GLOO = "ranks", "gloo"
 _START_SECONDS = 120.0
-_END_SECONDS = 20.0
 _GLOO_WORKER = Path(__file__).with_name("gloo_worker.py")
 
 
@@ -57,7 +54,7 @@ def run_rank(setting: HostsSetting, drive: Callable[[Jobs], int]) -> int:
     rank = world.Get_rank()
     listener = Listener(setting.address(0)) if rank == 0 else None
     name: str = world.bcast(listener.name if listener else None)
-    child = _Child(name, setting, rank)
+    child = TorchChild(_GLOO_WORKER, name, _GLOO, setting, rank)
     runners: dict[str, HostsRunner] = {
         "cocoll": HostsCocollRunner(),
         "port": PortRunner(setting),
@@ -113,10 +110,8 @@ class Jobs:
         if name != _GLOO:
             return SharedJob(name, self._ranks)
         address = self._setting.address(0)
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            port = probe.getsockname()[1]
-        self._ranks.turn({"do": "start_child", "address": address, "port": port}, _START_SECONDS)
+        command = {"do": "start_child", "address": address, "port": free_port(address)}
+        self._ranks.turn(command, _START_SECONDS)
         self._children = self._accept(_GLOO, self._child_has_ended)
         return SharedJob(name, self._children)
 
@@ -135,53 +130,10 @@ class Jobs:
         return Workers(name, [channel for channel, _ in reported])
 
 
-class _Child:
-    """The process of Gloo's that a rank starts beside itself, in its own host."""
-
-    def __init__(self, listener_name: str, setting: HostsSetting, rank: int) -> None:
-        self._listener_name = listener_name
-        self._setting = setting
-        self._rank = rank
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, command: Message) -> Message:
-        host, index = self._setting.place(self._rank)
-        environment = {
-            **base_environment(),
-            "RANK": str(self._rank),
-            "WORLD_SIZE": str(self._setting.world_size),
-            "LOCAL_RANK": str(index),
-            "LOCAL_WORLD_SIZE": str(len(self._setting.ranks_of_hosts[host])),
-            "MASTER_ADDR": command["address"],
-            "MASTER_PORT": str(command["port"]),
-            "THP_MEM_ALLOC_ENABLE": "1",
-            # Names that torch is about to change, and addresses that have none: every rank would
-            # say so.
-            "PYTHONWARNINGS": "ignore::FutureWarning",
-            "TORCH_CPP_LOG_LEVEL": "ERROR",
-        }
-        python = str(PEERS_DIR / "bin" / "python")
-        words = [python, str(_GLOO_WORKER), "--socket", self._listener_name, "--job", _GLOO]
-        self._process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL)
-        return {}
-
-    def has_ended(self) -> bool:
-        return self._process is not None and self._process.poll() is not None
-
-    def wait(self) -> None:
-        if self._process is None:
-            return
-        try:
-            self._process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
 def _drive(
     listener: Listener,
     setting: HostsSetting,
-    child: _Child,
+    child: TorchChild,
     drive: Callable[[Jobs], int],
     status: list[int],
 ) -> None:

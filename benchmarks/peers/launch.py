@@ -26,6 +26,7 @@ __all__ = [
     "base_environment",
     "cocoll_job",
     "peer_jobs",
+    "torch_python",
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +148,11 @@ def peer_jobs(implementation: str, ranks: int, *, fused: bool) -> list[JobSpec]:
 
 def _is_oversubscribed(ranks: int) -> bool:
     return ranks > len(os.sched_getaffinity(0))
+
+
+def torch_python() -> str:
+    """Give a Python that has torch: the peers', or where they are not installed this one."""
+    return _python() if Path(_python()).exists() else sys.executable
 
 
 def _python() -> str:

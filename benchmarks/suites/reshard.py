@@ -7,30 +7,34 @@ import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from benchmarks.common.machine import commit_of, describe_machine, python_below
 from benchmarks.common.records import Record
-from benchmarks.common.reshard_cases import CASES, MODELS, ModelCase, ReshardCase, plan_case
+from benchmarks.common.reshard_cases import (
+    CASES,
+    MODELS,
+    Entry,
+    ModelCase,
+    ReshardCase,
+    plan_case,
+    plan_entries,
+)
 from benchmarks.common.sizes import format_bytes
 from benchmarks.common.terminal import Progress, format_seconds
 from benchmarks.hosts.setting import is_on_cluster
 from cocoll.dtypes import DType
-from cocoll.errors import UnsupportedError
 from cocoll.resharding import plan_reshards
-from cocoll.resharding.solvers import SOLVERS
 from cocoll.topology import load_topology
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
     import cocoll
-    from cocoll.resharding import Layout, MulticastPlan
+    from benchmarks.hosts.dtensor import DTensorPeer
 
 __all__ = ["NAME", "ReshardRecord", "check_options", "run"]
 
@@ -40,31 +44,16 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PRESET = "p3.8xlarge"
 _CLUSTER = "benchmarks/cluster/run.py --hosts 5 --ranks-per-host 4 --nic 400mbit --"
 _MEASURED_BYTES = 64 << 20
-# What the samples of one case may take; a solver gets its share of it, and one sample at least.
-_CASE_SECONDS = 4.0
-_LEAST_SAMPLES_OF_AUTO = 3
-# So long that what every call costs does not count.
-_PORT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ReshardRecord(Record):
-    """One line of the JSON; `implementation` is a solver or a strategy."""
+    """One line of the JSON; `implementation` is a solver, a strategy, or a peer."""
 
-    predicted_seconds: float
-    messages: int
-    planning_seconds: float
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A solver's schedule of a case; solvers whose schedules are equal share one."""
-
-    names: list[str]
-    planned: MulticastPlan
-    planning_seconds: float
-    samples: list[float]
-    is_right: bool = True
+    predicted_seconds: float | None
+    messages: int | None
+    planning_seconds: float | None
+    version: str | None
 
 
 class _Facts(NamedTuple):
@@ -107,24 +96,6 @@ def run(options: argparse.Namespace) -> int:
     return _run_rank(options, cases)
 
 
-def _entries(plan: Callable[[str], MulticastPlan]) -> list[_Entry]:
-    """Plan a case with every solver that serves it."""
-    found: dict[object, _Entry] = {}
-    for solver in SOLVERS:
-        begin = time.perf_counter()
-        try:
-            planned = plan(solver)
-        except UnsupportedError:
-            continue
-        seconds = time.perf_counter() - begin
-        key = planned.schedule.groups
-        if key in found:
-            found[key].names.append(solver)
-        else:
-            found[key] = _Entry([solver], planned, seconds, [])
-    return list(found.values())
-
-
 class _Report:
     """Prints and writes what comes."""
 
@@ -133,6 +104,7 @@ class _Report:
         self._progress = progress
         self._records: list[ReshardRecord] = []
         self._is_right = True
+        self._lacks_peer = False
         self._commit = commit_of(_ROOT)
         self._machine = describe_machine()
 
@@ -141,9 +113,9 @@ class _Report:
         for case in cases:
             for size in self._options.sizes or (None,):
                 sized = case if size is None else case.scaled(size)
-                topology = load_topology(f"{_PRESET}:{_hosts_of(case)}")
+                topology = load_topology(f"{_PRESET}:{case.hosts}")
                 self._progress.step(case.name)
-                entries = _entries(
+                entries = plan_entries(
                     lambda solver, sized=sized, topology=topology: plan_case(  # type: ignore[misc]
                         sized, topology, solver=solver
                     )
@@ -158,7 +130,7 @@ class _Report:
         moves, topology = model.moves(), load_topology(f"{model.preset}:{model.hosts}")
         begin = time.perf_counter()
         planned = plan_reshards(moves, topology)
-        entry = _Entry(["auto"], planned, time.perf_counter() - begin, [])
+        entry = Entry(["auto"], planned, time.perf_counter() - begin, [])
         itemsize_bytes = DType.parse(model.dtype).itemsize_bytes
         elements = sum(int(np.prod(move.shape)) for move in moves)
         case = _Facts(
@@ -172,30 +144,33 @@ class _Report:
         )
         self._take(case, [entry], 1.0)
 
-    def add(self, case: ReshardCase, entries: Sequence[_Entry], slowness: float) -> None:
+    def add(self, case: ReshardCase, entries: Sequence[Entry], slowness: float) -> None:
         """Take the entries of a case; the bound is `slowness` times as long as planned."""
         measured = any(entry.samples for entry in entries)
         nbytes = 4 * int(np.prod(case.shape))
         name = f"{case.name}/{format_bytes(nbytes)}"
         command = _command(case, measured=measured)
-        facts = _Facts(
-            name, case.dtype, _ranks_of(case), _hosts_of(case), nbytes // 4, nbytes, command
-        )
+        facts = _Facts(name, case.dtype, case.ranks, case.hosts, nbytes // 4, nbytes, command)
         self._take(facts, entries, slowness)
 
-    def _take(self, case: _Facts, entries: Sequence[_Entry], slowness: float) -> None:
+    def _take(self, case: _Facts, entries: Sequence[Entry], slowness: float) -> None:
         measured = any(entry.samples for entry in entries)
+        nanoseconds = next(one.planned.bound.nanoseconds for one in entries if one.planned)
+        limit = nanoseconds / 1e9 * slowness
+        # Beside a peer solvers are none: the ratio is to what others have.
+        of_peers = [entry for entry in entries if entry.planned is None] or entries
         peers = {
-            name: _seconds_of(entry) for entry in entries for name in entry.names if name != "auto"
+            name: seconds
+            for entry in of_peers
+            for name in entry.names
+            if name != "auto" and (seconds := _seconds_of(entry)) is not None
         }
-        fastest = min(peers, key=lambda name: peers[name], default=None)
-        complete = all(entry.is_right for entry in entries)
+        complete = all(entry.is_right for entry in entries) and bool(peers)
+        fastest = min(peers, key=lambda name: peers[name]) if complete else None
         words = []
         for entry in entries:
-            limit = entry.planned.bound.nanoseconds / 1e9 * slowness
-            seconds = _seconds_of(entry)
+            planned, seconds = entry.planned, _seconds_of(entry)
             quartiles = _quartiles(entry.samples)
-            ratio = peers[fastest] / seconds if fastest and complete else None
             for name in entry.names:
                 self._records.append(
                     ReshardRecord(
@@ -211,24 +186,29 @@ class _Report:
                         limit_seconds=limit,
                         fraction_of_limit=limit / seconds if seconds else None,
                         fastest_peer=fastest,
-                        ratio_to_fastest_peer=ratio,
+                        ratio_to_fastest_peer=peers[fastest] / seconds
+                        if fastest and seconds
+                        else None,
                         state="mixed",
                         rewrite_seconds=None,
                         results_equal=entry.is_right,
-                        predicted_seconds=entry.planned.makespan_nanoseconds / 1e9,
-                        messages=entry.planned.schedule.messages,
+                        predicted_seconds=planned.makespan_nanoseconds / 1e9 if planned else None,
+                        messages=planned.schedule.messages if planned else None,
                         planning_seconds=entry.planning_seconds,
+                        version=entry.version,
                         commit=self._commit,
                         machine=self._machine,
                     )
                 )
-            over = f" ({seconds / limit:.3f}x the bound)" if limit else ""
-            wrong = "" if entry.is_right else " WRONG"
-            words.append(f"{', '.join(entry.names)} {format_seconds(seconds)}{over}{wrong}")
-            if "auto" in entry.names:
-                tasks = len(entry.planned.tasks)
-                words[-1] += f", {tasks} tasks in {format_seconds(entry.planning_seconds)}"
-        self._is_right = self._is_right and complete
+            words.append(_cell(entry, seconds, limit))
+        if fastest and len(of_peers) < len(entries):
+            auto = _seconds_of(entries[0])
+            words[-1] += f" => {peers[fastest] / auto:.2f}x {fastest}" if auto else ""
+        for entry in entries:
+            if entry.planned is not None:
+                self._is_right = self._is_right and entry.is_right
+            else:
+                self._lacks_peer = self._lacks_peer or not entry.is_right
         how = "measured" if measured else "simulated"
         self._progress.say(f"{NAME} {case.case}, {how}: {' | '.join(words)}")
         if self._options.json:
@@ -236,30 +216,47 @@ class _Report:
             lines = [json.dumps(one.to_json()) for one in self._records]
             self._options.json.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
+    def leave_out(self, case: ReshardCase) -> None:
+        """Say that a case is not for this cluster."""
+        wanted = "as many ranks on each host" if case.is_one_mesh else f"{case.hosts} hosts"
+        self._progress.say(f"{NAME} {case.name} wants {wanted}: left out")
+
     def end(self) -> int:
-        """Say that it is over; give the exit status."""
-        self._progress.say("done" if self._is_right else "there were wrong results")
-        return 0 if self._is_right else 1
+        """Say that it is over, and how long it took; give the exit status."""
+        seconds = self._progress.elapsed_seconds
+        if not self._is_right:
+            self._progress.say(f"there were wrong results; {seconds:.0f} s in all")
+            return 1
+        lacks = ": a peer did not run with equal results" if self._lacks_peer else ""
+        self._progress.say(f"done in {seconds:.0f} s{lacks}")
+        return 2 if self._lacks_peer else 0
 
 
-def _seconds_of(entry: _Entry) -> float:
+def _cell(entry: Entry, seconds: float | None, limit: float) -> str:
+    spread = over = ""
+    first, third = _quartiles(entry.samples)
+    if seconds and first is not None and third is not None:
+        spread = f" ±{100 * (third - first) / 2 / seconds:.0f}%"
+    if seconds and limit:
+        over = f" ({seconds / limit:.3f}x the bound)"
+    wrong = "" if entry.is_right else " WRONG" if entry.samples else " does not run"
+    planning = ""
+    if entry.planned is not None and entry.planning_seconds is not None and "auto" in entry.names:
+        tasks = len(entry.planned.tasks)
+        planning = f", {tasks} tasks in {format_seconds(entry.planning_seconds)}"
+    return f"{', '.join(entry.names)} {format_seconds(seconds)}{spread}{over}{wrong}{planning}"
+
+
+def _seconds_of(entry: Entry) -> float | None:
     if entry.samples:
         return statistics.median(entry.samples)
-    return entry.planned.makespan_nanoseconds / 1e9
+    return None if entry.planned is None else entry.planned.makespan_nanoseconds / 1e9
 
 
 def _quartiles(samples: Sequence[float]) -> tuple[float | None, float | None]:
     if not samples:
         return None, None
     return float(np.quantile(samples, 0.25)), float(np.quantile(samples, 0.75))
-
-
-def _hosts_of(case: ReshardCase) -> int:
-    return case.src_mesh[0] + case.dst_mesh[0]
-
-
-def _ranks_of(case: ReshardCase) -> int:
-    return int(np.prod(case.src_mesh) + np.prod(case.dst_mesh))
 
 
 def _command(case: ReshardCase, *, measured: bool) -> str:
@@ -273,116 +270,42 @@ def _command(case: ReshardCase, *, measured: bool) -> str:
 
 
 def _run_rank(options: argparse.Namespace, cases: Sequence[ReshardCase]) -> int:
+    # Needs MPI, which predictions do not.
     import cocoll
+    from benchmarks.hosts.dtensor import DTensorPeer
+    from benchmarks.hosts.reshard_measurement import measure_case, measure_slowness
 
     comm = cocoll.init()
     report = _Report(options, Progress(has_steps=False)) if comm.rank == 0 else None
-    slowness = _slowness(comm)
+    slowness = measure_slowness(comm)
+    peer: DTensorPeer | None = None
     status = 0
-    for case in cases:
+    for listed in cases:
+        case = _on_cluster(listed, comm)
+        if case is None:
+            if report is not None:
+                report.leave_out(listed)
+            continue
+        if case.is_one_mesh and peer is None:
+            peer = DTensorPeer(comm)
         for size in options.sizes or (_MEASURED_BYTES,):
-            if _hosts_of(case) > len(set(comm.topology.hosts_by_rank)):
-                if report is not None:
-                    print(f"{NAME} {case.name} wants {_hosts_of(case)} hosts: left out")
-                continue
             sized = case.scaled(size)
-            entries = _Measurement(comm, sized, options.rounds).run()
+            beside = peer if case.is_one_mesh else None
+            entries = measure_case(comm, sized, options.rounds, beside)
             if report is not None:
                 report.add(sized, entries, slowness)
+    if peer is not None:
+        peer.close()
     if report is not None:
         status = report.end()
     comm.close()
     return status
 
 
-class _Measurement:
-    """One case on a cluster, as one of its ranks."""
-
-    def __init__(self, comm: cocoll.Communicator, case: ReshardCase, rounds: int) -> None:
-        self._comm = comm
-        self._case = case
-        self._rounds = rounds
-
-    def run(self) -> list[_Entry]:
-        """Check and time every schedule in turn."""
-        import cocoll
-
-        comm, case = self._comm, self._case
-        src, dst = case.meshes(comm.topology)
-        move = cocoll.TensorMove(case.shape, (src, case.src_spec), (dst, case.dst_spec), case.dtype)
-        source, target = move.layouts()
-        x = _indices(source, comm.rank)
-        out = None if comm.rank not in dst else np.empty(target.shape_of(comm.rank), np.int32)
-        entries = _entries(
-            lambda solver: cocoll.plan_reshard(move, solver=solver, comm=comm).planned
-        )
-        runs = []
-        for entry in entries:
-            planned = cocoll.plan_reshard(move, solver=entry.names[0], comm=comm)
-            runs.append(planned.bind(x, out=out))
-        budget = _CASE_SECONDS / len(entries)
-        for turn in range(self._rounds + 1):
-            for entry, bound in zip(entries, runs, strict=True):
-                enough = turn > (_LEAST_SAMPLES_OF_AUTO if "auto" in entry.names else 0)
-                if enough and sum(entry.samples) + entry.samples[-1] > budget:
-                    continue
-                if turn == 0 and out is not None:
-                    out.fill(-1)
-                seconds = _time(comm, bound)
-                if turn == 0:
-                    # What comes first also finds out whether it is right, and is slower.
-                    entry.is_right = self._all(out is None or _is_right(target, comm.rank, out))
-                    entry.samples = [seconds]
-                    continue
-                if turn == 1:
-                    entry.samples.clear()
-                entry.samples.append(seconds)
-        return entries
-
-    def _all(self, value: bool) -> bool:
-        import cocoll
-
-        least = np.array([int(value)], np.int32)
-        cocoll.allreduce(least, "min", comm=self._comm)
-        return bool(least[0])
-
-
-def _time(comm: cocoll.Communicator, call: Callable[[], object]) -> float:
-    """Give the slowest rank's seconds."""
-    import cocoll
-
-    cocoll.barrier(comm=comm)
-    begin = time.perf_counter()
-    call()
-    seconds = np.array([time.perf_counter() - begin])
-    cocoll.allreduce(seconds, "max", comm=comm)
-    return float(seconds[0])
-
-
-def _slowness(comm: cocoll.Communicator) -> float:
-    """Measure how long a port takes for a byte, in units of what its topology says."""
-    import cocoll
-
-    hosts = comm.topology.hosts_by_rank
-    first, other = hosts.index(0), hosts.index(1)
-    sides = (cocoll.Mesh([first]), "R"), (cocoll.Mesh([other]), "R")
-    move = cocoll.TensorMove((_PORT_BYTES,), *sides, "uint8")
-    planned = cocoll.plan_reshard(move, solver="send_recv", comm=comm)
-    bound = planned.bind(np.zeros(_PORT_BYTES, np.uint8) if comm.rank == first else None)
-    seconds = statistics.median(_time(comm, bound) for _ in range(3))
-    return seconds / planned.bound_seconds
-
-
-def _indices(layout: Layout, rank: int) -> NDArray[Any] | None:
-    """Give a shard whose elements are their own places in the whole tensor."""
-    if rank not in layout.mesh:
-        return None
-    total: NDArray[Any] = np.zeros((), np.int32)
-    for length, (start, stop) in zip(layout.shape, layout.box_of(rank), strict=True):
-        total = total[..., None] * np.int32(length) + np.arange(start, stop, dtype=np.int32)
-    return np.ascontiguousarray(total)
-
-
-def _is_right(layout: Layout, rank: int, got: NDArray[Any]) -> bool:
-    wanted = _indices(layout, rank)
-    return wanted is not None and bool(np.array_equal(wanted, got))
+def _on_cluster(case: ReshardCase, comm: cocoll.Communicator) -> ReshardCase | None:
+    """Give the case as this cluster can run it; None where it has too few hosts, or uneven ones."""
+    topology = comm.topology
+    counts = [len(topology.members(host)) for host in range(len(topology.hosts))]
+    if case.is_one_mesh:
+        return case.on_all_of(len(counts), counts[0]) if len(set(counts)) == 1 else None
+    return case if case.hosts <= len(counts) else None

@@ -79,13 +79,40 @@ def rounds_of(
         longest = max(transfer.stop - transfer.start for transfer in group.transfers)
         rounds = max(group.rounds, -(-longest // most_bytes))
         by_round: dict[int, list[Chunk]] = {}
-        for transfer in group.transfers:
+        for transfer in _spread(made, group.transfers):
             itemsize = itemsizes_bytes[made.tasks[transfer.task].tensor]
             pieces = list(_cut(transfer, rounds, itemsize, least_bytes, most_bytes))
             for place, (first, stop) in enumerate(pieces):
                 chunk = Chunk(transfer.task, first, stop, transfer.hops)
                 by_round.setdefault(place * rounds // len(pieces), []).append(chunk)
         yield by_round
+
+
+def _spread(made: MulticastPlan, transfers: Sequence[Transfer]) -> list[Transfer]:
+    """Order transfers so that those which follow each other cross different ports, where they can.
+
+    Ranks take chunks in one order, with a few messages under way: in listing order all would wait
+    for one rank's port, then for the next one's. Each transfer goes into the first layer in which
+    the ports of its first hop between hosts are free, as greedy edge colouring does.
+    """
+    problem = made.problem
+    # By port, a bit for each layer that it is taken in.
+    taken: dict[int, int] = {}
+    layers: dict[int, list[Transfer]] = {}
+    for transfer in transfers:
+        # Of a tree the first hop: all others would meet at some port.
+        first = next(
+            (hop for hop in transfer.hops if problem.hosts[hop[0]] != problem.hosts[hop[1]]), None
+        )
+        ports = [port for port, _ in problem.crossing(*first).ports] if first else []
+        used = 0
+        for port in ports:
+            used |= taken.get(port, 0)
+        lowest = ~used & (used + 1)
+        for port in ports:
+            taken[port] = taken.get(port, 0) | lowest
+        layers.setdefault(lowest, []).append(transfer)
+    return [transfer for layer in sorted(layers) for transfer in layers[layer]]
 
 
 def _cut(

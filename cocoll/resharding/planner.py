@@ -16,7 +16,6 @@ from cocoll.resharding.problem import Problem
 from cocoll.resharding.schedule import Schedule, check_schedule, port_bytes
 from cocoll.resharding.sharding_spec import ShardingSpec
 from cocoll.resharding.solvers import solver_named
-from cocoll.resharding.solvers.auto import GOOD_ENOUGH
 from cocoll.resharding.unit_task import UnitTask, decompose
 
 if TYPE_CHECKING:
@@ -31,6 +30,10 @@ __all__ = [
     "plan_reshards",
     "tasks_of",
 ]
+
+
+# How far from what cuts prove a makespan may be before a better bound is worth its time.
+_WORTH_PROVING = 1.01
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ def plan_multicast(
     makespan = schedule.makespan_nanoseconds
     if makespan is None:
         makespan = makespan_nanoseconds(problem, schedule)
-    if solver == "auto" and makespan > bound.nanoseconds * GOOD_ENOUGH:
+    if solver == "auto" and makespan > bound.nanoseconds * _WORTH_PROVING:
         # Either there is something better or the cuts prove too little.
         flows = flow_bound(problem, makespan)
         if flows is not None and flows.nanoseconds > bound.nanoseconds:

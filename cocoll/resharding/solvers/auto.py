@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["GOOD_ENOUGH", "choose_best"]
 
 #: A makespan this near to the lower bound ends the search.
-GOOD_ENOUGH = 1.01
+GOOD_ENOUGH = 1.002
 
 # Beyond this many tasks a search among whole slices takes longer than what it finds saves.
 _MOST_TRIED = 256
