@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from cocoll.resharding.planner import MulticastPlan
     from cocoll.resharding.schedule import Hop, Transfer
 
-__all__ = ["Chunk", "chunks_of", "rounds_of"]
+__all__ = ["Chunk", "rounds_of"]
 
 _ALIGNMENT_BYTES = 64
 
@@ -33,29 +33,9 @@ class Chunk(NamedTuple):
     hops: tuple[Hop, ...]
 
 
-def chunks_of(
-    made: MulticastPlan, itemsizes_bytes: Sequence[int], least_bytes: int, most_bytes: int
-) -> Iterator[Chunk]:
-    """Give the chunks of all transfers, round by round.
-
-    Parameters
-    ----------
-    made, itemsizes_bytes, least_bytes, most_bytes
-        As of `rounds_of`.
-
-    Yields
-    ------
-    Chunk
-        None of them is empty.
-    """
-    for rounds in rounds_of(made, itemsizes_bytes, least_bytes, most_bytes):
-        for number in sorted(rounds):
-            yield from rounds[number]
-
-
 def rounds_of(
     made: MulticastPlan, itemsizes_bytes: Sequence[int], least_bytes: int, most_bytes: int
-) -> Iterator[dict[int, list[Chunk]]]:
+) -> Iterator[list[list[Chunk]]]:
     """Give what moves in each round of each group.
 
     Parameters
@@ -72,8 +52,8 @@ def rounds_of(
 
     Yields
     ------
-    dict of int to list of Chunk
-        For each group its rounds by number; those in which nothing moves are left out.
+    list of list of Chunk
+        For each group its rounds; those in which nothing moves are left out, and no chunk is empty.
     """
     for group in made.schedule.groups:
         longest = max(transfer.stop - transfer.start for transfer in group.transfers)
@@ -85,7 +65,7 @@ def rounds_of(
             for place, (first, stop) in enumerate(pieces):
                 chunk = Chunk(transfer.task, first, stop, transfer.hops)
                 by_round.setdefault(place * rounds // len(pieces), []).append(chunk)
-        yield by_round
+        yield [by_round[number] for number in sorted(by_round)]
 
 
 def _spread(made: MulticastPlan, transfers: Sequence[Transfer]) -> list[Transfer]:

@@ -1,7 +1,9 @@
 """Plans from schedules: the chunks of all transfers, one after the other, as steps of each rank.
 
-All ranks go through the chunks of a schedule in one order, so that each pair of ranks agrees on
-which message is which and no rank waits in a circle. A rank has a lane for each thing that it does:
+All ranks go through the messages of a schedule in one order, so that each pair of ranks agrees on
+which message is which and no rank waits in a circle: group by group, and in a group by the beat in
+which they go if each hop between hosts follows the hop before it by one round. A rank has a lane
+for each thing that it does:
 
 =========  =====================================================================================
 receive    messages from other hosts, to where they belong, or to a slot of the staging
@@ -20,7 +22,8 @@ copies themselves, chunk by chunk: there is no temporary of a whole tensor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -38,13 +41,15 @@ from cocoll.plan.ir import (
     View,
     Wait,
 )
-from cocoll.resharding.chunks import Chunk, chunks_of
+from cocoll.resharding.beats import Message, beats_of
+from cocoll.resharding.chunks import Chunk, rounds_of
 from cocoll.resharding.lanes import LaneWriter, Moments, later
 from cocoll.resharding.layout import box_elements
 from cocoll.resharding.parts import Part, Parts
 
 if TYPE_CHECKING:
     from cocoll.resharding.planner import MulticastPlan
+    from cocoll.resharding.schedule import Hop
 
 __all__ = ["ReshardLimits", "lower"]
 
@@ -80,9 +85,20 @@ class _Role:
 
     parent: int | None = None
     parent_is_near: bool = False
-    near: list[int] = field(default_factory=list)
-    far: list[int] = field(default_factory=list)
+    feeds_near: bool = False
+    feeds_far: bool = False
     staged: bool = False
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """Where a chunk has come to: on this host in which slots, and where it is on this rank."""
+
+    roles: dict[int, _Role]
+    entered: set[int] = field(default_factory=set)
+    slots: dict[int, int] = field(default_factory=dict)
+    at: View | None = None
+    ready: Moments = field(default_factory=dict)
 
 
 def lower(
@@ -147,20 +163,58 @@ class _Lowering:
         self._lanes = LaneWriter(_LANES)
         # Of this rank and its neighbours: how many chunks each has put into slots.
         self._staged: dict[int, int] = {}
+        self._known_roles: dict[tuple[int, int], dict[int, _Role]] = {}
+        self._under_way: dict[Chunk, _UnderWay] = {}
         # By slot, those who must have read it before it is filled again.
         self._readers: dict[int, Moments] = {}
         self._sums_begun: Moments = {}
 
     def run(self) -> tuple[Plan, tuple[Part, ...]]:
         self._begin_sums()
-        near = {rank for rank in range(len(self._hosts)) if self._is_near(rank)}
-        for chunk in chunks_of(
-            self._made, self._itemsizes, self._limits.least_bytes, self._limits.slot_bytes
-        ):
-            if any(source in near or destination in near for source, destination in chunk.hops):
-                self._take(chunk)
+        limits = self._limits
+        for rounds in rounds_of(self._made, self._itemsizes, limits.least_bytes, limits.slot_bytes):
+            for beat in self._beats(rounds):
+                for message in beat:
+                    if self._is_near(message.source) or self._is_near(message.destination):
+                        self._pass(message)
+            self._under_way.clear()
         self._keep_own()
         return self._plan(), self._parts.found
+
+    def _beats(self, rounds: Sequence[Sequence[Chunk]]) -> Iterator[list[Message]]:
+        """Give the messages of a group beat by beat, as far as the slots allow.
+
+        What lies in a slot has been read one beat after it came. In that time no rank may get more
+        than it has slots for.
+        """
+        hops = {chunk.hops for chunks in rounds for chunk in chunks}
+        deepest = max(self._depth(one) for one in hops)
+        most = self._limits.slots // (deepest + 2)
+        if not most:
+            return beats_of(rounds, lambda _, __: False)
+        return beats_of(self._split(rounds, most), self._is_far)
+
+    def _split(self, rounds: Sequence[Sequence[Chunk]], most: int) -> Iterator[list[Chunk]]:
+        """Cut rounds so that in none of them a rank puts more chunks into slots than `most`."""
+        for chunks in rounds:
+            part: list[Chunk] = []
+            staged: Counter[int] = Counter()
+            for chunk in chunks:
+                ranks = [rank for rank, role in self._roles(chunk).items() if role.staged]
+                if any(staged[rank] == most for rank in ranks):
+                    yield part
+                    part = []
+                    staged.clear()
+                staged.update(ranks)
+                part.append(chunk)
+            yield part
+
+    def _depth(self, hops: Sequence[Hop]) -> int:
+        """Give how often the farthest rank's chunks go from host to host."""
+        depths: dict[int, int] = {}
+        for source, destination in hops:
+            depths[destination] = depths.get(source, 0) + self._is_far(source, destination)
+        return max(depths.values())
 
     def _plan(self) -> Plan:
         in_flight = self._limits.in_flight
@@ -179,42 +233,65 @@ class _Lowering:
     def _is_near(self, rank: int) -> bool:
         return self._hosts[rank] == self._hosts[self._rank]
 
+    def _is_far(self, source: int, destination: int) -> bool:
+        return self._hosts[source] != self._hosts[destination]
+
     def _roles(self, chunk: Chunk) -> dict[int, _Role]:
         """Give what each rank of a chunk does, in the order in which the chunk comes to them."""
+        key = chunk.task, id(chunk.hops)
+        found = self._known_roles.get(key)
+        if found is None:
+            found = self._known_roles[key] = self._find_roles(chunk)
+        return found
+
+    def _find_roles(self, chunk: Chunk) -> dict[int, _Role]:
         task = self._made.tasks[chunk.task]
         roles: dict[int, _Role] = {}
         for source, destination in chunk.hops:
             parent = roles.setdefault(source, _Role())
             child = roles.setdefault(destination, _Role())
             child.parent = source
-            child.parent_is_near = self._hosts[source] == self._hosts[destination]
-            (parent.near if child.parent_is_near else parent.far).append(destination)
+            child.parent_is_near = not self._is_far(source, destination)
+            parent.feeds_near |= child.parent_is_near
+            parent.feeds_far |= not child.parent_is_near
         converts = self._converts or task.adds
         for rank, role in roles.items():
             passes_whole = rank in task.needers and not converts
-            if role.parent is None:
-                role.staged = bool(role.near)
-            elif role.parent_is_near:
-                role.staged = bool(role.near) or (bool(role.far) and not passes_whole)
-            else:
-                role.staged = bool(role.near) or not passes_whole
+            role.staged = role.feeds_near
+            if role.parent is not None and not passes_whole:
+                role.staged |= role.feeds_far or not role.parent_is_near
         return roles
 
-    def _take(self, chunk: Chunk) -> None:
-        roles = self._roles(chunk)
-        slots = {}
-        for rank, role in roles.items():
-            if role.staged and self._is_near(rank):
-                number = self._staged.get(rank, 0)
-                self._staged[rank] = number + 1
-                slots[rank] = number % self._limits.slots
-        if self._rank in roles:
-            self._act(chunk, roles[self._rank], slots)
+    def _pass(self, message: Message) -> None:
+        """Let a chunk go on by a hop that begins or ends on this host."""
+        chunk, source, destination = message
+        under_way = self._under_way.get(chunk)
+        if under_way is None:
+            under_way = self._under_way[chunk] = _UnderWay(self._roles(chunk))
+        if under_way.roles[source].parent is None and source not in under_way.entered:
+            self._enter(chunk, source, under_way)
+        if source == self._rank:
+            self._give(chunk, destination, under_way)
+        self._enter(chunk, destination, under_way)
 
-    def _act(self, chunk: Chunk, role: _Role, slots: dict[int, int]) -> None:
+    def _enter(self, chunk: Chunk, rank: int, under_way: _UnderWay) -> None:
+        """Let a chunk come to a rank: all of a host count the slots that it takes there."""
+        under_way.entered.add(rank)
+        if not self._is_near(rank):
+            return
+        if under_way.roles[rank].staged:
+            number = self._staged.get(rank, 0)
+            self._staged[rank] = number + 1
+            under_way.slots[rank] = number % self._limits.slots
+        if rank == self._rank:
+            self._get(chunk, under_way)
+
+    def _get(self, chunk: Chunk, under_way: _UnderWay) -> None:
+        """Take a chunk from where it comes, and bring it to where it belongs."""
+        role = under_way.roles[self._rank]
         task = self._made.tasks[chunk.task]
         itemsize = self._itemsizes[task.tensor]
-        slot = slots.get(self._rank)
+        slot = under_way.slots.get(self._rank)
         needs = role.parent is not None and self._rank in task.needers
         staging = None if slot is None else self._slot_view(self._rank, slot, itemsize)
         free = {} if slot is None else self._readers.pop(slot, {})
@@ -225,7 +302,7 @@ class _Lowering:
                 ready = self._add("pack", chunk, step, later(ready, free))
                 at = staging
         elif role.parent_is_near:
-            parent_slot = self._slot_view(role.parent, slots[role.parent], itemsize)
+            parent_slot = self._slot_view(role.parent, under_way.slots[role.parent], itemsize)
             ready, at = self._fetch(chunk, role.parent, parent_slot, staging, free)
         else:
             at = staging if staging is not None else self._parts.target(chunk.task)
@@ -237,14 +314,21 @@ class _Lowering:
             read = arrived = self._add("deliver", chunk, store, later(ready, self._sums_begun))
         if needs:
             self._parts.arrive(chunk.task, arrived)
-        for peer in role.far:
-            read = later(read, self._add("send", chunk, Send(-1, peer, at), ready))
-        for peer in role.near:
-            self._add("offer", chunk, Signal(peer, Flag.REQUEST), ready)
-        for peer in role.near:
-            read = later(read, self._add("reclaim", chunk, Wait(peer, Flag.ANSWER), {}))
+        under_way.at, under_way.ready = at, ready
         if slot is not None:
             self._readers[slot] = read
+
+    def _give(self, chunk: Chunk, peer: int, under_way: _UnderWay) -> None:
+        """Pass a chunk on."""
+        slot = under_way.slots.get(self._rank)
+        if self._is_far(self._rank, peer):
+            assert under_way.at is not None
+            read = self._add("send", chunk, Send(-1, peer, under_way.at), under_way.ready)
+        else:
+            self._add("offer", chunk, Signal(peer, Flag.REQUEST), under_way.ready)
+            read = self._add("reclaim", chunk, Wait(peer, Flag.ANSWER), {})
+        if slot is not None:
+            self._readers[slot] = later(self._readers.get(slot, {}), read)
 
     def _fetch(
         self,

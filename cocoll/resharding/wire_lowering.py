@@ -1,9 +1,9 @@
 """Plans from schedules for wires that know messages by their order alone, such as NCCL.
 
-All messages of a schedule have one order: group by group, and in a group by the moment at which
-they go if each hop of a tree follows the hop before it by one round. Every rank goes through its
-own in this order. Those of one moment move as one, so that a rank passes a chunk on while the next
-one comes. Where to cut its order into what moves as one each rank decides by itself: of all
+All messages of a schedule have one order: group by group, and in a group by the beat in which they
+go if each hop of a tree follows the hop before it by one round. Every rank goes through its own in
+this order. Those of one beat move as one, so that a rank passes a chunk on while the next one
+comes. Where to cut its order into what moves as one each rank decides by itself: of all
 messages that are left the first one is always among those that both of its ranks are at, so it
 moves.
 
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cocoll.errors import UnsupportedError
 from cocoll.plan.ir import Buffer, Copy, Fragment, Plan, Receive, Reduce, Send, Step, View
+from cocoll.resharding.beats import Message, beats_of
 from cocoll.resharding.chunks import Chunk, rounds_of
 from cocoll.resharding.lanes import LaneWriter, Moments, later
 from cocoll.resharding.layout import box_elements
@@ -211,7 +212,7 @@ class _WireLowering:
 
     def run(self) -> tuple[Plan, tuple[Part, ...]]:
         self._begin_sums()
-        for messages in self._moments():
+        for messages in self._beats():
             self._end_move()
             for chunk, source, destination in messages:
                 if destination == self._rank:
@@ -224,22 +225,14 @@ class _WireLowering:
         name = f"reshard_{self._made.schedule.solver}"
         return Plan(self._rank, world, Fragment(lanes), name), self._parts.found
 
-    def _moments(self) -> Iterator[list[tuple[Chunk, int, int]]]:
-        """Give this rank's messages, those of one moment together."""
+    def _beats(self) -> Iterator[list[Message]]:
+        """Give this rank's messages, those of one beat together."""
         least, most = self._limits.least_bytes, self._staging.slot_bytes
         for rounds in rounds_of(self._made, self._itemsizes, least, most):
-            moments: dict[int, list[tuple[Chunk, int, int]]] = {}
-            for number in sorted(rounds):
-                for chunk in rounds[number]:
-                    depths: dict[int, int] = {}
-                    for source, destination in chunk.hops:
-                        depth = depths.get(source, 0)
-                        depths[destination] = depth + 1
-                        if self._rank in (source, destination):
-                            message = chunk, source, destination
-                            moments.setdefault(number + depth, []).append(message)
-            for moment in sorted(moments):
-                yield moments[moment]
+            for beat in beats_of(rounds, lambda _, __: True):
+                own = [one for one in beat if self._rank in (one.source, one.destination)]
+                if own:
+                    yield own
 
     # --- Messages. ---
 

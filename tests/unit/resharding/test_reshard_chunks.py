@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from cocoll.resharding import Mesh, plan_reshard
-from cocoll.resharding.chunks import chunks_of
+from cocoll.resharding.chunks import rounds_of
 from cocoll.topology import load_topology
 
 
@@ -21,7 +21,12 @@ def test_all_hosts_send_from_the_start(target: str, solver: str) -> None:
     )
     hosts = topology.hosts_by_rank
     first: Counter[int] = Counter()
-    chunks = list(chunks_of(made, [4], 1 << 16, 1 << 18))
+    chunks = [
+        chunk
+        for rounds in rounds_of(made, [4], 1 << 16, 1 << 18)
+        for chunks in rounds
+        for chunk in chunks
+    ]
     for chunk in chunks:
         crossing = [hop for hop in chunk.hops if hosts[hop[0]] != hosts[hop[1]]]
         if not crossing:
