@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from cocoll.resharding.planner import MulticastPlan
-    from cocoll.resharding.schedule import Hop, Transfer
+    from cocoll.resharding.schedule import Group, Hop, Transfer
 
 __all__ = ["Chunk", "rounds_of"]
 
@@ -45,7 +45,9 @@ def rounds_of(
     itemsizes_bytes : sequence of int
         Of each tensor.
     least_bytes : int
-        Of a chunk: of shorter ones a transfer gets fewer, as many as it has of this length.
+        Of a chunk: of shorter ones a transfer gets fewer, as many as it has of this length. Where
+        nothing that comes from another host is passed on to a third one, short ones gain nothing:
+        then they are as long as they may be.
     most_bytes : int
         Of a chunk: transfers whose rounds would move more at once get more rounds, all those of a
         group alike, so that they still end together.
@@ -56,16 +58,31 @@ def rounds_of(
         For each group its rounds; those in which nothing moves are left out, and no chunk is empty.
     """
     for group in made.schedule.groups:
+        least = least_bytes if _passes_on(made, group) else most_bytes
         longest = max(transfer.stop - transfer.start for transfer in group.transfers)
         rounds = max(group.rounds, -(-longest // most_bytes))
         by_round: dict[int, list[Chunk]] = {}
         for transfer in _spread(made, group.transfers):
             itemsize = itemsizes_bytes[made.tasks[transfer.task].tensor]
-            pieces = list(_cut(transfer, rounds, itemsize, least_bytes, most_bytes))
+            pieces = list(_cut(transfer, rounds, itemsize, least, most_bytes))
             for place, (first, stop) in enumerate(pieces):
                 chunk = Chunk(transfer.task, first, stop, transfer.hops)
                 by_round.setdefault(place * rounds // len(pieces), []).append(chunk)
         yield [by_round[number] for number in sorted(by_round)]
+
+
+def _passes_on(made: MulticastPlan, group: Group) -> bool:
+    """Say whether something that comes from another host goes on to a third one."""
+    hosts = made.problem.hosts
+    for hops in {transfer.hops for transfer in group.transfers}:
+        far = {destination: hosts[source] != hosts[destination] for source, destination in hops}
+        come = {destination for destination, is_far in far.items() if is_far}
+        for source, destination in hops:
+            if source in come and not far[destination]:
+                come.add(destination)
+            if source in come and far[destination]:
+                return True
+    return False
 
 
 def _spread(made: MulticastPlan, transfers: Sequence[Transfer]) -> list[Transfer]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cocoll.resharding.makespan import makespan_nanoseconds
 from cocoll.resharding.solvers.dfs import search
+from cocoll.resharding.solvers.fan_out import fan_out
 from cocoll.resharding.solvers.leader_ring import pass_round
 from cocoll.resharding.solvers.load_balance import balance
 from cocoll.resharding.solvers.naive import take_first
@@ -60,9 +61,11 @@ def choose_best(problem: Problem, bound: Bound) -> Schedule:
 
 
 def _attempts(problem: Problem, bound: Bound) -> Iterator[Callable[[], Schedule]]:
-    # Whole slices first: where their order alone fills the ports, fewer messages do.
+    # Whole slices first: where their order alone fills the ports, fewer messages do, and where
+    # nobody passes anything on, nobody waits for that.
     if len(problem.moving) <= _MOST_TRIED:
         yield lambda: balance(problem)
+    yield lambda: fan_out(problem)
     yield lambda: stripe(problem, bound.nanoseconds)
     if sum(len(problem.tasks[number].needers) for number in problem.moving) > _MOST_HOPS:
         return
