@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HostMover"]
 
-_SLOTS = 16
+_SLOTS = 32
 _IN_FLIGHT = 8
 _LINE_BYTES = 64
 # A message between hosts takes a few ten microseconds of both ends' processors, in which a port of

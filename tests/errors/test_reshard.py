@@ -245,7 +245,7 @@ def test_a_rank_in_neither_mesh_takes_part() -> None:
 
 def test_a_communicator_without_staging() -> None:
     def body(comm: cocoll.Communicator) -> None:
-        with pytest.raises(UsageError, match="staging_bytes of at least 1024; got 1000"):
+        with pytest.raises(UsageError, match="staging_bytes of at least 2048; got 1000"):
             plan(comm)
 
     run_ranks(4, body, tuning=cocoll.Tuning(staging_bytes=1000))
