@@ -28,6 +28,8 @@ PEER = "dtensor"
 # What the samples of one case may take; each entry gets its share of it, and one sample at least.
 _CASE_SECONDS = 4.0
 _LEAST_SAMPLES_OF_AUTO = 3
+# Of what takes so long the first sample is the only one: what it is slower by does not count.
+_SLOW_SECONDS = 2.0
 # The same where there is a peer: a ratio wants more samples of both.
 _PEER_CASE_SECONDS = 16.0
 _LEAST_SAMPLES_BESIDE_PEER = 5
@@ -109,6 +111,8 @@ def _take_turns(
         for entry, run in zip(entries, runs, strict=True):
             is_compared = "auto" in entry.names or PEER in entry.names
             enough = turn > (least_samples if is_compared else 0)
+            if turn == 1 and not is_compared and entry.samples[0] > _SLOW_SECONDS:
+                continue
             if enough and sum(entry.samples) + entry.samples[-1] > budget_seconds:
                 continue
             # What comes first also finds out whether it is right, and is slower.
