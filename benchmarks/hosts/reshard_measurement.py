@@ -111,7 +111,7 @@ def _take_turns(
         for entry, run in zip(entries, runs, strict=True):
             is_compared = "auto" in entry.names or PEER in entry.names
             enough = turn > (least_samples if is_compared else 0)
-            if turn == 1 and not is_compared and entry.samples[0] > _SLOW_SECONDS:
+            if turn == 1 and not is_compared and max(entry.samples, default=0.0) > _SLOW_SECONDS:
                 continue
             if enough and sum(entry.samples) + entry.samples[-1] > budget_seconds:
                 continue
