@@ -239,10 +239,9 @@ class _Lowering:
     def _roles(self, chunk: Chunk) -> dict[int, _Role]:
         """Give what each rank of a chunk does, in the order in which the chunk comes to them."""
         key = chunk.task, id(chunk.hops)
-        found = self._known_roles.get(key)
-        if found is None:
-            found = self._known_roles[key] = self._find_roles(chunk)
-        return found
+        if key not in self._known_roles:
+            self._known_roles[key] = self._find_roles(chunk)
+        return self._known_roles[key]
 
     def _find_roles(self, chunk: Chunk) -> dict[int, _Role]:
         task = self._made.tasks[chunk.task]
@@ -289,9 +288,8 @@ class _Lowering:
     def _get(self, chunk: Chunk, under_way: _UnderWay) -> None:
         """Take a chunk from where it comes, and bring it to where it belongs."""
         role = under_way.roles[self._rank]
-        task = self._made.tasks[chunk.task]
+        task, slot = self._made.tasks[chunk.task], under_way.slots.get(self._rank)
         itemsize = self._itemsizes[task.tensor]
-        slot = under_way.slots.get(self._rank)
         needs = role.parent is not None and self._rank in task.needers
         staging = None if slot is None else self._slot_view(self._rank, slot, itemsize)
         free = {} if slot is None else self._readers.pop(slot, {})

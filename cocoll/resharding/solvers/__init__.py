@@ -12,7 +12,7 @@ from cocoll.resharding.schedule import Schedule
 from cocoll.resharding.solvers.auto import choose_best
 from cocoll.resharding.solvers.dfs import search
 from cocoll.resharding.solvers.exact import solve_exactly
-from cocoll.resharding.solvers.fan_out import fan_out
+from cocoll.resharding.solvers.fan_out import send_straight
 from cocoll.resharding.solvers.leader_ring import pass_round
 from cocoll.resharding.solvers.load_balance import balance
 from cocoll.resharding.solvers.naive import take_first
@@ -35,7 +35,7 @@ Solver: TypeAlias = Callable[[Problem, Bound], Schedule]
 SOLVERS: Mapping[str, Solver] = {
     "auto": choose_best,
     "striped": lambda problem, bound: stripe(problem, bound.nanoseconds),
-    "fan_out": lambda problem, _: fan_out(problem),
+    "fan_out": lambda problem, _: send_straight(problem),
     "relay": lambda problem, _: pass_on(problem),
     "leader_ring": lambda problem, _: pass_round(problem),
     "exact": lambda problem, _: solve_exactly(problem),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cocoll.resharding.makespan import makespan_nanoseconds
 from cocoll.resharding.solvers.dfs import search
-from cocoll.resharding.solvers.fan_out import fan_out
+from cocoll.resharding.solvers.fan_out import send_straight
 from cocoll.resharding.solvers.leader_ring import pass_round
 from cocoll.resharding.solvers.load_balance import balance
 from cocoll.resharding.solvers.naive import take_first
@@ -65,7 +65,7 @@ def _attempts(problem: Problem, bound: Bound) -> Iterator[Callable[[], Schedule]
     # nobody passes anything on, nobody waits for that.
     if len(problem.moving) <= _MOST_TRIED:
         yield lambda: balance(problem)
-    yield lambda: fan_out(problem)
+    yield lambda: send_straight(problem)
     yield lambda: stripe(problem, bound.nanoseconds)
     if sum(len(problem.tasks[number].needers) for number in problem.moving) > _MOST_HOPS:
         return

@@ -14,10 +14,10 @@ from cocoll.resharding.schedule import Group, Hop, Schedule, Transfer
 if TYPE_CHECKING:
     from cocoll.resharding.problem import Problem
 
-__all__ = ["fan_out"]
+__all__ = ["send_straight"]
 
 
-def fan_out(problem: Problem) -> Schedule:
+def send_straight(problem: Problem) -> Schedule:
     """Let the holder whose NIC has the least to send so far send a task to every host.
 
     Parameters
