@@ -96,12 +96,24 @@ def test_other_ways(way: str, toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch)
         start(lambda comm, case=case: check(comm, TensorMove(*CASES[case], "float32")))
 
 
-@pytest.mark.parametrize("case", CASES)
+USUAL_CASES = (
+    "replicated",
+    "rows to columns",
+    "overlapping",
+    "partial in place",
+    "empty",
+    "a number",
+)
+SOME_CASES = [pytest.param(case, marks=() if case in USUAL_CASES else LONG) for case in CASES]
+
+
+@pytest.mark.parametrize("case", SOME_CASES)
 def test_cases(case: str, run: Run) -> None:
     shape, src, dst = CASES[case]
     run(lambda comm: check(comm, TensorMove(shape, src, dst, "float32")))
 
 
+@LONG
 def test_solvers(run: Run) -> None:
     def body(comm: cocoll.Communicator) -> None:
         for solver in SOLVERS:
@@ -112,11 +124,19 @@ def test_solvers(run: Run) -> None:
     run(body)
 
 
-def test_dtypes(run: Run) -> None:
+USUAL_DTYPES = ("float16", "int64")
+DTYPES = [
+    pytest.param(one.label, marks=() if one.label in USUAL_DTYPES else LONG)
+    for one in DType
+    if one is not DType.BFLOAT16
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes(dtype: str, run: Run) -> None:
     def body(comm: cocoll.Communicator) -> None:
-        for dtype in (one for one in DType if one is not DType.BFLOAT16):
-            for case in ("uneven", "partial"):
-                check(comm, TensorMove(*CASES[case], dtype.label))
+        for case in ("uneven", "partial"):
+            check(comm, TensorMove(*CASES[case], dtype))
 
     run(body)
 
@@ -126,7 +146,15 @@ def halve(x: Any, *, factor: float) -> Any:
     return cocoll.cast(x * factor, "float16")
 
 
-@pytest.mark.parametrize("case", ["rows to columns", "overlapping", "uneven", "many to one"])
+EPILOGUE_CASES = [
+    "overlapping",
+    "uneven",
+    pytest.param("rows to columns", marks=LONG),
+    pytest.param("many to one", marks=LONG),
+]
+
+
+@pytest.mark.parametrize("case", EPILOGUE_CASES)
 def test_epilogues(case: str, run: Run) -> None:
     shape, src, dst = CASES[case]
     move = TensorMove(shape, src, dst, "float32")
