@@ -65,9 +65,11 @@ def _attempts(problem: Problem, bound: Bound) -> Iterator[Callable[[], Schedule]
     # nobody passes anything on, nobody waits for that.
     if len(problem.moving) <= _MOST_TRIED:
         yield lambda: balance(problem)
-    yield lambda: send_straight(problem)
+    hops = sum(len(problem.tasks[number].needers) for number in problem.moving)
+    if hops <= _MOST_HOPS:
+        yield lambda: send_straight(problem)
     yield lambda: stripe(problem, bound.nanoseconds)
-    if sum(len(problem.tasks[number].needers) for number in problem.moving) > _MOST_HOPS:
+    if hops > _MOST_HOPS:
         return
     yield lambda: send_each(problem)
     yield lambda: pass_round(problem)
