@@ -294,7 +294,7 @@ class _Lowering:
         staging = None if slot is None else self._slot_view(self._rank, slot, itemsize)
         free = {} if slot is None else self._readers.pop(slot, {})
         if role.parent is None:
-            at, ready = self._parts.origin(chunk.task)
+            at, ready = self._parts.origin(chunk.task, chunk.first, chunk.stop)
             if staging is not None:
                 step = Copy(-1, at, staging)
                 ready = self._add("pack", chunk, step, later(ready, free))
@@ -311,7 +311,7 @@ class _Lowering:
             store = self._store(chunk.task, staging)
             read = arrived = self._add("deliver", chunk, store, later(ready, self._sums_begun))
         if needs:
-            self._parts.arrive(chunk.task, arrived)
+            self._parts.arrive(chunk.task, chunk.first, chunk.stop, arrived)
         under_way.at, under_way.ready = at, ready
         if slot is not None:
             self._readers[slot] = read
@@ -388,7 +388,7 @@ class _Lowering:
     def _keep_own(self) -> None:
         for number, task in enumerate(self._made.tasks):
             if self._rank in task.keepers:
-                source, ready = self._parts.origin(number)
+                source, ready = self._parts.origin(number, 0, box_elements(task.box))
                 self._copy_whole(number, self._store(number, source), ready)
 
     def _copy_whole(self, number: int, step: Step, after: Moments) -> None:

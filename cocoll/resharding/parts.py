@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,6 +64,8 @@ class Parts:
         self._numbers: dict[Part, int] = {}
         # By task, when what has come so far is where it belongs.
         self._arrived: dict[int, Moments] = {}
+        # The same for each chunk of it, as first element, one past its last, and when.
+        self._arrivals: dict[int, list[tuple[int, int, Moments]]] = {}
 
     @property
     def found(self) -> tuple[Part, ...]:
@@ -93,12 +96,20 @@ class Parts:
         """Give where this rank shall have what a task moves."""
         return self.view("result", number)
 
-    def origin(self, number: int) -> tuple[View, Moments]:
-        """Give where this rank has what a task moves, and when it is there."""
+    def origin(self, number: int, first: int, stop: int) -> tuple[View, Moments]:
+        """Give where this rank has what a task moves, and when some of its elements are there.
+
+        Parameters
+        ----------
+        number : int
+            Of the task.
+        first, stop : int
+            Which elements, counted as those of chunks.
+        """
         task = self._made.tasks[number]
         if not self._made.problem.holds(number, self._rank):
-            # An earlier transfer has brought it here.
-            return self.target(number), self._arrived[number]
+            # An earlier transfer has brought it here. Others may still bring the rest.
+            return self.target(number), self._arrival_of(number, first, stop)
         if not task.after:
             return self.view("source", number), {}
         ready: Moments = {}
@@ -106,9 +117,31 @@ class Parts:
             ready = later(ready, self._arrived.get(before, {}))
         return self.view("sum", number), ready
 
-    def arrive(self, number: int, moment: Moments) -> None:
-        """Note when a chunk of a task has come to where it belongs."""
+    def arrive(self, number: int, first: int, stop: int, moment: Moments) -> None:
+        """Note when a chunk of a task has come to where it belongs.
+
+        Parameters
+        ----------
+        number : int
+            Of the task.
+        first, stop : int
+            The chunk's elements, which come once.
+        moment : Moments
+            When.
+        """
         self._arrived[number] = later(self._arrived.get(number, {}), moment)
+        insort(self._arrivals.setdefault(number, []), (first, stop, moment), key=_first_of)
+
+    def _arrival_of(self, number: int, first: int, stop: int) -> Moments:
+        arrivals = self._arrivals[number]
+        ready: Moments = {}
+        place = max(bisect_right(arrivals, first, key=_first_of) - 1, 0)
+        while place < len(arrivals) and arrivals[place][0] < stop:
+            _, end, moment = arrivals[place]
+            if end > first:
+                ready = later(ready, moment)
+            place += 1
+        return ready
 
     def first_summands(self) -> Iterator[tuple[int, View, View]]:
         """Give what sums begin with.
@@ -126,3 +159,7 @@ class Parts:
             if total not in begun:
                 begun.add(total)
                 yield number, self.view("source", number), total
+
+
+def _first_of(arrival: tuple[int, int, Moments]) -> int:
+    return arrival[0]

@@ -130,7 +130,7 @@ class _Staging(NamedTuple):
         result_itemsizes: Sequence[int] | None,
         limits: WireLimits,
     ) -> _Staging:
-        widest = max(itemsizes)
+        widest = max([*itemsizes, *(result_itemsizes or ())])
         growth = 1
         for itemsize, result in zip(itemsizes, result_itemsizes or itemsizes, strict=True):
             growth = max(growth, -(-result // itemsize))
@@ -139,8 +139,10 @@ class _Staging(NamedTuple):
         # What `keep` packs, and what it and `deliver` convert.
         room = 1 + 2 * growth
         most = min(limits.most_bytes, limits.staging_bytes // (least + room))
-        slot_bytes = most // _LINE_BYTES * _LINE_BYTES if most >= _LINE_BYTES else most
-        if slot_bytes < widest:
+        # Even the least slots begin where elements of every size may.
+        grain = _LINE_BYTES if most >= _LINE_BYTES else widest
+        slot_bytes = most // grain * grain
+        if slot_bytes == 0:
             raise UnsupportedError(
                 f"the schedule of {made.schedule.solver} passes {(least - _SPARE_SLOTS) // 2} "
                 f"chunks on at once, for which {limits.staging_bytes} bytes of staging are too "
@@ -271,7 +273,7 @@ class _WireLowering:
                 steps = self._storing(chunk.task, at, "deliver")
                 begin = later(held.ready, self._sums_begun)
                 held.read = arrived = self._add("deliver", chunk, steps, begin)
-            self._parts.arrive(chunk.task, arrived)
+            self._parts.arrive(chunk.task, chunk.first, chunk.stop, arrived)
         self._hold(chunk, held)
 
     def _send(self, chunk: Chunk, destination: int) -> None:
@@ -283,7 +285,7 @@ class _WireLowering:
 
     def _take_own(self, chunk: Chunk) -> _Held:
         """Get a chunk of what this rank has ready to be sent."""
-        at, ready = self._parts.origin(chunk.task)
+        at, ready = self._parts.origin(chunk.task, chunk.first, chunk.stop)
         slot: int | None = None
         if not self._is_whole(at):
             slot = self._take_slot()
@@ -303,6 +305,8 @@ class _WireLowering:
         self._held.pop(chunk, None)
         if held.slot is not None:
             self._kept_slots.discard(held.slot)
+            # What moves as one now may still read it, wherever it was filled.
+            self._slots_of_move.add(held.slot)
             self._free[held.slot] = held.read
 
     def _add(
@@ -343,7 +347,7 @@ class _WireLowering:
             if self._rank not in task.keepers:
                 continue
             whole = self._whole(number)
-            source, ready = self._parts.origin(number)
+            source, ready = self._parts.origin(number, whole.first, whole.stop)
             if not self._converts:
                 self._add("keep", whole, self._storing(number, source, "keep"), ready)
                 continue
