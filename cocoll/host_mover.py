@@ -104,6 +104,9 @@ class HostMover:
         memory = np.empty(nbytes, np.uint8)
         return memory.ctypes.data, memory
 
+    def check_call(self, stream: Any, like: Any) -> None:
+        """See `Mover`: on the host every call may be bound as it comes."""
+
     def bind(
         self, entries: Sequence[Entry], kept: Any, output: Any, stream: Any, like: Any
     ) -> _core.BoundOperation:

@@ -97,6 +97,9 @@ class Mover(Protocol):
     def make_memory(self, nbytes: int) -> tuple[int, object]:
         """Give the address of some memory, and what keeps it."""
 
+    def check_call(self, stream: Any, like: Any) -> None:
+        """Refuse a call that is not bound where that cannot be; arguments as in `bind`."""
+
     def bind(
         self, entries: Sequence[Entry], kept: Any, output: Any, stream: Any, like: Any
     ) -> BoundOperation | BoundDeviceOperation:

@@ -157,7 +157,8 @@ def reshard(
     Parameters
     ----------
     x : array_like, optional
-        This rank's shard of the tensor, contiguous or strided; None where it has none.
+        This rank's shard of the tensor, contiguous or, on the host, strided; None where it has
+        none.
     src, dst : tuple of (Mesh, str or ShardingSpec)
         Where the tensor is, and where it must be: ``(mesh, "S0,R")``. The meshes may overlap.
     shape : sequence of int, optional
@@ -196,6 +197,8 @@ def reshard(
         moved.
     CollectiveMismatchError
         The ranks asked for different reshardings; nothing has moved.
+    PlanNotReadyError
+        The stream is being captured: plan and bind before that.
 
     Notes
     -----

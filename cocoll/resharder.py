@@ -119,8 +119,8 @@ class Resharding:
             This rank's shard, None where it has none; of several tensors as they were planned, a
             sequence or by name.
         out : array_like, or sequence or mapping of them, optional
-            Where this rank's new shard goes, contiguous or strided; disjoint from `x`. Default: new
-            arrays, which every run fills again.
+            Where this rank's new shard goes, contiguous or, on the host, strided; disjoint from
+            `x`. Default: new arrays, which every run fills again.
         stream : optional
             Of the host, a `Stream`: makes the runs asynchronous. Of the GPU, any stream.
 
@@ -189,7 +189,11 @@ class Resharding:
             As in `bind`.
         CollectiveMismatchError
             The ranks have planned different things; nothing has moved.
+        PlanNotReadyError
+            The stream is being captured: bind before that.
         """
+        given = (*self._bundle.unpack(x, "x"), *self._bundle.unpack(out, "out"))
+        self._mover.check_call(stream, next((one for one in given if one is not None), None))
         return self.bind(x, out=out, stream=stream)(**scalars)
 
     def _describe(

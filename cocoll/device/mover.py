@@ -10,7 +10,7 @@ from cocoll.cuda.toolkit import Toolkit
 from cocoll.device.agreement import agree
 from cocoll.device.array import DeviceDescription, is_on_device
 from cocoll.device.boxes import DeviceBox
-from cocoll.device.calls import bound_to, make_output
+from cocoll.device.calls import bound_to, make_output, refuse_capture
 from cocoll.device.checks import describe
 from cocoll.device.launches import sign
 from cocoll.device.lowering import lower_plan
@@ -124,6 +124,12 @@ class DeviceMover:
         """See `Mover`."""
         memory = Memory.create(self._side.device, max(nbytes, 1))
         return memory.address, memory
+
+    def check_call(self, stream: Any, like: Any) -> None:
+        """See `Mover`."""
+        # Without either it runs on a stream of the communicator's own.
+        if stream is not None or like is not None:
+            refuse_capture(self._comm, like, stream)
 
     def bind(
         self, entries: Sequence[Entry], kept: Any, output: Any, stream: Any, like: Any

@@ -16,6 +16,7 @@ from cocoll.dtypes import DType
 from cocoll.errors import (
     AbortedError,
     CollectiveMismatchError,
+    PlanNotReadyError,
     ReshardError,
     UsageError,
 )
@@ -27,6 +28,7 @@ from tests.helpers.reshard_data import CASES, A, B, shard_of, summand, whole_of
 
 if TYPE_CHECKING:
     from cocoll.cuda.toolkit import Toolkit
+    from cocoll.testing.graphs import Graphs
 
 HOSTS = (0, 0, 0, 0, 1, 1, 1, 1)
 Run = Callable[..., list[Any]]
@@ -234,6 +236,31 @@ def test_bad_input(run: Run) -> None:
             cocoll.reshard(mixed, src=move.src, dst=move.dst, shape=(8, 6), dtype="float32",
                            out=out, comm=comm)  # fmt: skip
         check(comm, move)
+
+    run(body)
+
+
+def test_graphs_replay_what_is_bound(run: Run, graphs: Graphs) -> None:
+    move = TensorMove((64, 48), (A, "S0,S1"), (B, "R,S01"), "float32")
+
+    def body(comm: cocoll.Communicator) -> None:
+        x = shard_on_device(comm, move)
+        planned = cocoll.plan_reshard(move, device="cuda", comm=comm)
+        with gpu_stream(comm) as stream:
+            bound = planned.bind(x, stream=stream)
+            out = bound().result()
+            with graphs.capture(stream), pytest.raises(PlanNotReadyError, match=r"bind\("):
+                planned(x, stream=stream)
+            with graphs.capture(stream) as capture:
+                bound()
+            if out is not None:
+                out.set(np.zeros(out.shape, np.float32))
+            for _ in range(2):
+                capture.launch(stream)
+            comm._open_side(None).device.synchronize_all()
+            if out is not None:
+                wanted = shard_of(whole_of(move.shape, "float32"), move.layouts()[1], comm.rank)
+                np.testing.assert_array_equal(out.get(), wanted)
 
     run(body)
 
