@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cocoll.errors import UnsupportedError
-from cocoll.plan import Plan, Receive, Send, verify
+from cocoll.plan import Buffer, Plan, Receive, Send, verify
 from cocoll.plan.grouping import moving_as_one
-from cocoll.plan.structure import matches_by_tag
+from cocoll.plan.structure import matches_by_tag, reads_of, writes_of
 from cocoll.resharding import (
     Mesh,
     MulticastPlan,
@@ -171,3 +171,47 @@ def test_messages_carry_what_the_schedule_says(solver: str) -> None:
                 if hosts[source] != hosts[destination]:
                     wanted[hosts[source]] += transfer.stop - transfer.start
     assert sent == wanted
+
+
+def lower_strided(made: MulticastPlan, limits: WireLimits) -> list[Plan]:
+    itemsizes = [1] * (1 + max(task.tensor for task in made.tasks))
+    return [
+        lower_for_wire(made, rank, itemsizes, limits, lambda part: part.role == "sum")[0]
+        for rank in range(made.problem.topology.world_size)
+    ]
+
+
+def test_what_is_sent_on_waits_for_itself_alone() -> None:
+    topology = load_topology("p3.8xlarge:4")
+    made = plan_multicast([multicast_task([0], [4, 5, 6], 3000)], topology,
+                          solver="global_allgather")  # fmt: skip
+    # Each needer sends its part on while the parts of others come.
+    verify(lower_strided(made, WireLimits(64, 4096, 1 << 14)), counts=[0])
+
+
+@pytest.mark.parametrize("count", [5, 7])
+def test_a_slot_is_filled_again_after_what_moves_now(count: int) -> None:
+    topology = load_topology("p3.8xlarge:4")
+    passed_on = multicast_task([0], [4, 8, 12], 1 << 12)
+    others = [multicast_task([0], [4], 1 << 12) for _ in range(count)]
+    tasks = [task._replace(tensor=number) for number, task in enumerate([passed_on, *others])]
+    made = plan_multicast(tasks, topology, solver="striped")
+    verify(lower_strided(made, WireLimits(64, 256, 1 << 11)), counts=[0])
+
+
+def test_the_least_slots_begin_where_elements_may() -> None:
+    topology = load_topology("p3.8xlarge:4")
+    made = plan_multicast([multicast_task([0], [4, 8, 12], 1 << 10)], topology, solver="striped")
+    for staging in range(256, 640, 40):
+        for rank in range(16):
+            plan, _ = lower_for_wire(made, rank, [1], WireLimits(16, 256, staging),
+                                     lambda _: False, result_itemsizes_bytes=[8])  # fmt: skip
+            views = [
+                view
+                for lane in plan.fragment.lanes
+                for loop in lane.loops
+                for step in loop.steps
+                for view in (*reads_of(step), *writes_of(step))
+                if view.buffer is Buffer.STAGING
+            ]
+            assert not any(view.offset_bytes % view.itemsize_bytes for view in views)
