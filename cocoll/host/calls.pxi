@@ -287,6 +287,12 @@ cdef int _check_pair(CommunicatorBase comm, const Array* source, const Array* re
     )
 
 
+cdef int64_t _key(int kind, int op, int dtype, int size_class, int options, int rest) noexcept:
+    # What the program of a call without an epilogue depends on, in one number; a byte each.
+    return (kind | op << 8 | dtype << 16 | <int64_t>size_class << 24 | <int64_t>options << 32
+            | <int64_t>rest << 40)
+
+
 cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, object out,
                        object dtype, object root_rank, object layout):
     cdef Call call = Call.__new__(Call)
@@ -354,8 +360,7 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
         options |= _OPTION_REPLICATED
     nbytes = count * source.itemsize_bytes
     size_class = _size_class(comm, nbytes)
-    key = (kind | op_code << 4 | source.dtype << 8 | size_class << 12 | options << 20
-           | <int64_t>(root + 1) << 28)
+    key = _key(kind, op_code, source.dtype, size_class, options, root + 1)
     if key == comm.last_key:
         program = comm.last_program
         program.last_used = comm.session.get().endpoint.sequence

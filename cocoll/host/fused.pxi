@@ -11,11 +11,17 @@ cdef Call _bind_fused(CommunicatorBase comm, int kind, object x, object epilogue
     cdef Array* source
     cdef Array* result
     cdef Array* array
-    cdef int64_t dtypes = 0
+    cdef int64_t[2] dtypes
     cdef int index
     cdef Program program
     cdef tuple array_names = _array_names(comm, epilogue)
     cdef list given = []
+    dtypes[0] = dtypes[1] = 0
+    if len(array_names) > kMaxOperands:
+        raise UsageError(
+            f"an epilogue has at most {kMaxOperands} arrays besides the first; got "
+            f"{len(array_names)} on rank {comm.rank}"
+        )
     call.keep = (x, out, epilogue, names)
     call.reserve(2 + len(array_names))
     source = result = call.acquire(x, "x", dtype_code)
@@ -31,10 +37,8 @@ cdef Call _bind_fused(CommunicatorBase comm, int kind, object x, object epilogue
                     f"the epilogue allows that; an empty shard is an empty array"
                 )
             continue
-        if len(given) >= kMaxOperands:
-            raise UsageError(f"an epilogue has at most {kMaxOperands} arrays")
         array = call.acquire(value, name, dtype_code)
-        dtypes |= <int64_t>(array.dtype + 1) << (3 * index)
+        dtypes[index >> 3] |= <int64_t>(array.dtype + 1) << (8 * (index & 7))
         if _is_replicated(comm, array) and array.nbytes > 0:
             options |= _OPTION_REPLICATED
         given.append(name)
@@ -44,8 +48,9 @@ cdef Call _bind_fused(CommunicatorBase comm, int kind, object x, object epilogue
         if _is_replicated(comm, result) and result.nbytes > 0:
             options |= _OPTION_REPLICATED
     cdef int size_class = _size_class(comm, source.nbytes)
-    key = (epilogue, kind | op_code << 4 | source.dtype << 8 | size_class << 12 | options << 20
-           | <int64_t>(result.dtype + 1) << 28 | <int64_t>(out is not None) << 32, dtypes)
+    key = (epilogue, _key(kind, op_code, source.dtype, size_class, options,
+                          result.dtype + 1 if out is None else -1 - result.dtype),
+           dtypes[0], dtypes[1])
     program = _find(comm, key)
     if program is None:
         arrays = {name: call.arrays[1 + index].dtype for index, name in enumerate(given)}
