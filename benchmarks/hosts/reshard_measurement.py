@@ -29,7 +29,7 @@ PEER = "dtensor"
 _CASE_SECONDS = 4.0
 _LEAST_SAMPLES_OF_AUTO = 3
 # Of what takes so long the first sample is the only one: what it is slower by does not count.
-_SLOW_SECONDS = 2.0
+_SLOW_SECONDS = 1.0
 # The same where there is a peer: a ratio wants more samples of both.
 _PEER_CASE_SECONDS = 16.0
 _LEAST_SAMPLES_BESIDE_PEER = 5
@@ -68,6 +68,7 @@ def measure_case(
     source, target = move.layouts()
     x = _indices(source, comm.rank, case.dtype)
     out = None if comm.rank not in dst else np.empty(target.shape_of(comm.rank), case.dtype)
+    wanted = _indices(target, comm.rank, "int32")
     entries = plan_entries(
         lambda solver: cocoll.plan_reshard(move, solver=solver, comm=comm).planned,
         SOLVERS if peer is None else ("auto",),
@@ -75,7 +76,7 @@ def measure_case(
     runs: list[_Run] = []
     for entry in entries:
         bound = cocoll.plan_reshard(move, solver=entry.names[0], comm=comm).bind(x, out=out)
-        runs.append(_runs_of(comm, bound, target, out))
+        runs.append(_runs_of(comm, bound, wanted, out))
     if peer is None:
         _take_turns(entries, runs, rounds, _CASE_SECONDS, _LEAST_SAMPLES_OF_AUTO)
         return entries
@@ -132,7 +133,7 @@ def _take_turns(
 def _runs_of(
     comm: cocoll.Communicator,
     call: Callable[[], object],
-    target: Layout,
+    wanted: NDArray[Any] | None,
     out: NDArray[Any] | None,
 ) -> _Run:
     def run(*, check: bool) -> tuple[float, bool]:
@@ -141,7 +142,6 @@ def _runs_of(
         seconds = _time(comm, call)
         if not check:
             return seconds, True
-        wanted = _indices(target, comm.rank, "int32")
         is_right = wanted is None or out is None or np.array_equal(wanted, out.view(np.int32))
         least = np.array([int(is_right)], np.int32)
         cocoll.allreduce(least, "min", comm=comm)
