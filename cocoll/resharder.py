@@ -49,7 +49,6 @@ class Resharding:
         A name of `cocoll.resharding.solvers.SOLVERS`.
     epilogue : Epilogue, optional
         What each element goes through where it arrives; takes no arrays and drops nothing.
-
     device : str, default "cpu"
         Where the arrays are: ``"cpu"``, or a GPU as in `Communicator.empty`.
     near : array_like, optional
@@ -61,6 +60,8 @@ class Resharding:
         Unit tasks, lower bound, schedule and predicted makespan.
     moves : tuple of TensorMove
         The tensors.
+    device : str
+        As given.
     """
 
     def __init__(
@@ -85,13 +86,25 @@ class Resharding:
         self._result_dtypes = self._dtypes
         if self._traced is not None:
             self._result_dtypes = [self._traced.results[0].dtype] * len(self.moves)
-        terms = solver if self._traced is None else f"{solver}, {self._traced.digest}"
-        self.planned: MulticastPlan = plan_together(comm, tasks_of(self.moves), solver, terms)
-        if self._traced is not None:
-            _check_holders_send(self.planned)
+        self.planned = self._plan_with(solver)
+        if self._traced is not None and not self.planned.holders_send:
+            self.planned = self._plan_again(solver)
         if any(task.adds for task in self.planned.tasks):
             _check_one_dtype(self._dtypes)
         self._mover = self._make_mover(near)
+
+    def _plan_with(self, solver: str) -> MulticastPlan:
+        terms = solver if self._traced is None else f"{solver}, {self._traced.digest}"
+        return plan_together(self._comm, tasks_of(self.moves), solver, terms)
+
+    def _plan_again(self, solver: str) -> MulticastPlan:
+        """Plan what never sends on what has arrived: an epilogue has changed that by then."""
+        if solver != "auto":
+            raise UnsupportedError(
+                f"{solver} sends on what has arrived, which an epilogue has changed by then; take "
+                f"solver='auto' or 'striped'"
+            )
+        return self._plan_with("striped")
 
     @property
     def bound_seconds(self) -> float:
@@ -268,17 +281,6 @@ def _trace(epilogue: Epilogue, dtypes: Sequence[DType]) -> Traced:
             f"wanted an epilogue of the element alone; {traced.name} drops elements by their place"
         )
     return traced
-
-
-def _check_holders_send(planned: MulticastPlan) -> None:
-    """Refuse schedules in which what an epilogue has changed is sent on."""
-    for group in planned.schedule.groups:
-        for transfer in group.transfers:
-            if not planned.problem.holds(transfer.task, transfer.root):
-                raise UnsupportedError(
-                    f"{planned.schedule.solver} sends on what has arrived, which an epilogue has "
-                    "changed by then; take solver='striped'"
-                )
 
 
 def _check_one_dtype(dtypes: Sequence[DType]) -> None:

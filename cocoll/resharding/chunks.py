@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from cocoll.resharding.planner import MulticastPlan
-    from cocoll.resharding.schedule import Group, Hop, Transfer
+    from cocoll.resharding.schedule import Hop, Transfer
 
-__all__ = ["Chunk", "rounds_of"]
+__all__ = ["Chunk", "depth_of", "rounds_of"]
 
 _ALIGNMENT_BYTES = 64
 
@@ -34,7 +34,11 @@ class Chunk(NamedTuple):
 
 
 def rounds_of(
-    made: MulticastPlan, itemsizes_bytes: Sequence[int], least_bytes: int, most_bytes: int
+    made: MulticastPlan,
+    itemsizes_bytes: Sequence[int],
+    least_bytes: int,
+    most_bytes: int,
+    takes_time: Callable[[int, int], bool],
 ) -> Iterator[list[list[Chunk]]]:
     """Give what moves in each round of each group.
 
@@ -46,11 +50,13 @@ def rounds_of(
         Of each tensor.
     least_bytes : int
         Of a chunk: of shorter ones a transfer gets fewer, as many as it has of this length. Where
-        nothing that comes from another host is passed on to a third one, short ones gain nothing:
-        then they are as long as they may be.
+        no way has two hops that take time, short ones gain nothing: then they are as long as they
+        may be.
     most_bytes : int
         Of a chunk: transfers whose rounds would move more at once get more rounds, all those of a
         group alike, so that they still end together.
+    takes_time : callable
+        Whether the hop from a rank to another does.
 
     Yields
     ------
@@ -58,7 +64,8 @@ def rounds_of(
         For each group its rounds; those in which nothing moves are left out, and no chunk is empty.
     """
     for group in made.schedule.groups:
-        least = least_bytes if _passes_on(made, group) else most_bytes
+        deepest = max(depth_of(hops, takes_time) for hops in {one.hops for one in group.transfers})
+        least = least_bytes if deepest > 1 else most_bytes
         longest = max(transfer.stop - transfer.start for transfer in group.transfers)
         rounds = max(group.rounds, -(-longest // most_bytes))
         by_round: dict[int, list[Chunk]] = {}
@@ -71,18 +78,20 @@ def rounds_of(
         yield [by_round[number] for number in sorted(by_round)]
 
 
-def _passes_on(made: MulticastPlan, group: Group) -> bool:
-    """Say whether something that comes from another host goes on to a third one."""
-    hosts = made.problem.hosts
-    for hops in {transfer.hops for transfer in group.transfers}:
-        far = {destination: hosts[source] != hosts[destination] for source, destination in hops}
-        come = {destination for destination, is_far in far.items() if is_far}
-        for source, destination in hops:
-            if source in come and not far[destination]:
-                come.add(destination)
-            if source in come and far[destination]:
-                return True
-    return False
+def depth_of(hops: Sequence[Hop], takes_time: Callable[[int, int], bool]) -> int:
+    """Give how many hops that take time there are on the longest way.
+
+    Parameters
+    ----------
+    hops : sequence of (int, int)
+        Of a transfer.
+    takes_time : callable
+        Whether the hop from a rank to another does.
+    """
+    depths: dict[int, int] = {}
+    for source, destination in hops:
+        depths[destination] = depths.get(source, 0) + takes_time(source, destination)
+    return max(depths.values())
 
 
 def _spread(made: MulticastPlan, transfers: Sequence[Transfer]) -> list[Transfer]:

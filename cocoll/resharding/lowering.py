@@ -42,14 +42,13 @@ from cocoll.plan.ir import (
     Wait,
 )
 from cocoll.resharding.beats import Message, beats_of
-from cocoll.resharding.chunks import Chunk, rounds_of
+from cocoll.resharding.chunks import Chunk, depth_of, rounds_of
 from cocoll.resharding.lanes import LaneWriter, Moments, later
 from cocoll.resharding.layout import box_elements
 from cocoll.resharding.parts import Part, Parts
 
 if TYPE_CHECKING:
     from cocoll.resharding.planner import MulticastPlan
-    from cocoll.resharding.schedule import Hop
 
 __all__ = ["ReshardLimits", "lower"]
 
@@ -172,7 +171,9 @@ class _Lowering:
     def run(self) -> tuple[Plan, tuple[Part, ...]]:
         self._begin_sums()
         limits = self._limits
-        for rounds in rounds_of(self._made, self._itemsizes, limits.least_bytes, limits.slot_bytes):
+        for rounds in rounds_of(
+            self._made, self._itemsizes, limits.least_bytes, limits.slot_bytes, self._is_far
+        ):
             for beat in self._beats(rounds):
                 for message in beat:
                     if self._is_near(message.source) or self._is_near(message.destination):
@@ -188,7 +189,7 @@ class _Lowering:
         than it has slots for.
         """
         hops = {chunk.hops for chunks in rounds for chunk in chunks}
-        deepest = max(self._depth(one) for one in hops)
+        deepest = max(depth_of(one, self._is_far) for one in hops)
         most = self._limits.slots // (deepest + 2)
         if not most:
             return beats_of(rounds, lambda _, __: False)
@@ -208,13 +209,6 @@ class _Lowering:
                 staged.update(ranks)
                 part.append(chunk)
             yield part
-
-    def _depth(self, hops: Sequence[Hop]) -> int:
-        """Give how often the farthest rank's chunks go from host to host."""
-        depths: dict[int, int] = {}
-        for source, destination in hops:
-            depths[destination] = depths.get(source, 0) + self._is_far(source, destination)
-        return max(depths.values())
 
     def _plan(self) -> Plan:
         in_flight = self._limits.in_flight

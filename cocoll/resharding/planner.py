@@ -120,6 +120,15 @@ class MulticastPlan:
             return 0.0
         return self.makespan_nanoseconds / max(1, self.bound.nanoseconds) - 1.0
 
+    @property
+    def holders_send(self) -> bool:
+        """Whether all that is sent comes from ranks that have it from the start."""
+        return all(
+            self.problem.holds(transfer.task, transfer.root)
+            for group in self.schedule.groups
+            for transfer in group.transfers
+        )
+
     @cached_property
     def port_bytes(self) -> dict[int, int]:
         """The bytes that cross each port."""

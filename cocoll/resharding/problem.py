@@ -87,6 +87,13 @@ class Problem:
         self.last_traffic: tuple[tuple[Transfer, ...], Traffic] | None = None
 
     @cached_property
+    def stages(self) -> tuple[list[int], ...]:
+        """Numbers of the moving tasks that add summands, and of the others; none of them empty."""
+        adding = [number for number in self.moving if self.tasks[number].adds]
+        others = [number for number in self.moving if not self.tasks[number].adds]
+        return tuple([stage for stage in (adding, others) if stage])
+
+    @cached_property
     def kinds(self) -> list[int]:
         """For each task a number that tasks with the same holders and needers share."""
         known: dict[tuple[int, int], int] = {}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import cocoll
 from cocoll.dtypes import DType
-from cocoll.errors import UsageError
+from cocoll.errors import UnsupportedError, UsageError
 from cocoll.resharding import Layout, Mesh, TensorMove
 from cocoll.resharding.solvers import SOLVERS
 from cocoll.testing import run_ranks
@@ -125,6 +125,27 @@ def test_random_ones(layout: str, data: st.DataObject) -> None:
             check(comm, TensorMove(draw.shape, src, dst, "int64"), solver, strided=number % 2 == 1)
 
     run_ranks(8, body, hosts=LAYOUTS[layout], tuning=TUNING)
+
+
+def test_what_an_epilogue_has_changed_is_not_sent_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    # As `auto` does on some topologies: slices are divided, and gathered where they arrive.
+    monkeypatch.setitem(SOLVERS, "auto", SOLVERS["send_recv_allgather"])
+    move = TensorMove(*CASES["replicated"], "float32")
+
+    def body(comm: cocoll.Communicator) -> None:
+        plain = cocoll.plan_reshard(move, comm=comm)
+        assert not plain.planned.holders_send
+        with pytest.raises(UnsupportedError, match="sends on what has arrived"):
+            cocoll.plan_reshard(move, solver="send_recv_allgather", epilogue=halve, comm=comm)
+        planned = cocoll.plan_reshard(move, epilogue=halve, comm=comm)
+        assert planned.planned.holders_send
+        whole = whole_of(move.shape, "float32")
+        x = whole if comm.rank in A else None
+        got = planned(x, factor=0.5).result()
+        if comm.rank in B:
+            np.testing.assert_array_equal(got, (whole * np.float32(0.5)).astype(np.float16))
+
+    run_ranks(8, body, hosts=LAYOUTS["two hosts"], tuning=TUNING)
 
 
 def test_what_is_left_out_is_agreed() -> None:

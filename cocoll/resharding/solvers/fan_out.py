@@ -30,20 +30,15 @@ def send_straight(problem: Problem) -> Schedule:
     Schedule
         One group; two where summands are added first. Largest tasks choose first.
     """
-    stages = (
-        [number for number in problem.moving if problem.tasks[number].adds],
-        [number for number in problem.moving if not problem.tasks[number].adds],
-    )
     groups: list[Group] = []
-    for numbers in stages:
-        if numbers:
-            loads: dict[int | None, int] = {}
-            largest_first = sorted(numbers, key=lambda number: -problem.tasks[number].nbytes)
-            found = {
-                number: _transfer(problem, number, turn, loads)
-                for turn, number in enumerate(largest_first)
-            }
-            groups.append(group_of(problem, [found[number] for number in numbers]))
+    for numbers in problem.stages:
+        loads: dict[int | None, int] = {}
+        largest_first = sorted(numbers, key=lambda number: -problem.tasks[number].nbytes)
+        found = {
+            number: _transfer(problem, number, turn, loads)
+            for turn, number in enumerate(largest_first)
+        }
+        groups.append(group_of(problem, [found[number] for number in numbers]))
     return Schedule("fan_out", tuple(groups))
 
 

@@ -48,15 +48,10 @@ def stripe(problem: Problem, goal_nanoseconds: int = 0) -> Schedule:
     Schedule
         One group; two where summands are added first.
     """
-    stages = [
-        [number for number in problem.moving if problem.tasks[number].adds],
-        [number for number in problem.moving if not problem.tasks[number].adds],
-    ]
     groups: list[Group] = []
-    for numbers in stages:
-        if numbers:
-            transfers = _stripes(problem, numbers, goal_nanoseconds)
-            groups.append(group_of(problem, transfers))
+    for numbers in problem.stages:
+        transfers = _stripes(problem, numbers, goal_nanoseconds)
+        groups.append(group_of(problem, transfers))
     return Schedule("striped", tuple(groups))
 
 

@@ -36,14 +36,6 @@ def lower_all(
     return [lower(made, rank, [itemsize], limits, hosts=hosts)[0] for rank in ranks]
 
 
-def all_roots_hold(made: MulticastPlan) -> bool:
-    return all(
-        made.problem.holds(transfer.task, transfer.root)
-        for group in made.schedule.groups
-        for transfer in group.transfers
-    )
-
-
 def lower_all_for_wire(
     made: MulticastPlan, limits: WireLimits, results: list[int] | None, *, itemsize: int = 4
 ) -> list[Plan]:
@@ -80,7 +72,7 @@ def test_plans_for_wires_have_one_order(
     limits = WireLimits(16, 256, staging)
     try:
         made = plan_reshard(draw.shape, *sides, "float32", draw.topology, solver=solver)
-        if results is not None and not all_roots_hold(made):
+        if results is not None and not made.holders_send:
             raise UnsupportedError("what has been converted is never sent on")
         plans = lower_all_for_wire(made, limits, results)
     except UnsupportedError:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from itertools import chain
 
 import pytest
 
-from cocoll.resharding import Mesh, plan_reshard
+from cocoll.resharding import Mesh, multicast_task, plan_multicast, plan_reshard
 from cocoll.resharding.chunks import rounds_of
 from cocoll.topology import load_topology
 
@@ -23,7 +25,7 @@ def test_all_hosts_send_from_the_start(target: str, solver: str) -> None:
     first: Counter[int] = Counter()
     chunks = [
         chunk
-        for rounds in rounds_of(made, [4], 1 << 16, 1 << 18)
+        for rounds in rounds_of(made, [4], 1 << 16, 1 << 18, lambda _, __: True)
         for chunks in rounds
         for chunk in chunks
     ]
@@ -43,3 +45,18 @@ def test_all_hosts_send_from_the_start(target: str, solver: str) -> None:
         for group in made.schedule.groups
         for transfer in group.transfers
     )
+
+
+def test_chunks_are_long_where_nothing_is_passed_on() -> None:
+    topology = load_topology("p3.8xlarge:5")
+    hosts = topology.hosts_by_rank
+    task = multicast_task([0], [1, 4, 5], 1 << 22)
+    made = plan_multicast([task], topology, solver="fan_out")
+
+    def longest(takes_time: Callable[[int, int], bool]) -> int:
+        groups = rounds_of(made, [1], 1 << 10, 1 << 20, takes_time)
+        return max(one.stop - one.first for rounds in groups for one in chain(*rounds))
+
+    # From host to host once; but from rank 4 to rank 5 in the same way again.
+    assert longest(lambda source, destination: hosts[source] != hosts[destination]) == 1 << 20
+    assert longest(lambda _, __: True) < 1 << 18
