@@ -117,6 +117,7 @@ struct Task {
   std::shared_ptr<Session> session;
   std::shared_ptr<Program> program;
   Invocation invocation;
+  std::shared_ptr<Task> after;  // of the same stream: where it has failed, this one does not run
   uint64_t ticket = 0;
 
   bool finished() const { return finished_.load(std::memory_order_acquire); }
@@ -135,11 +136,18 @@ struct Task {
   void run() {
     while (!session->gate.wait_turn(ticket, 50000000)) {
     }
-    Status status = session->execution->begin(&invocation);
-    while (status == Status::kPending) status = session->execution->resume();
-    sequence_ = session->execution->sequence();
-    culprit_ = session->endpoint.culprit;
-    status_ = status;
+    if (after != nullptr && after->status_ != Status::kDone) {
+      sequence_ = after->sequence_;
+      culprit_ = after->culprit_;
+      status_ = after->status_;
+    } else {
+      Status status = session->execution->begin(&invocation);
+      while (status == Status::kPending) status = session->execution->resume();
+      sequence_ = session->execution->sequence();
+      culprit_ = session->endpoint.culprit;
+      status_ = status;
+    }
+    after.reset();
     // Whoever has seen a later operation end must see this one ended; whoever sleeps until this one
     // ends finds the turn passed on.
     finished_.store(true, std::memory_order_release);
