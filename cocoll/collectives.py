@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SlowPath"]
 
-_INTEGERS = (DType.INT32, DType.INT64, DType.UINT8)
 _REDUCING = (
     Kind.ALLREDUCE,
     Kind.REDUCE_SCATTER,
@@ -321,8 +320,8 @@ def _choose(
     options: Option,
 ) -> Choice:
     """Collect the agreed facts from which plans follow."""
-    # An average of integers is the exact sum divided once: sums of hosts would wrap before.
-    rank_order = OP_LABELS[op] == "avg" and dtype in _INTEGERS and kind in _REDUCING
+    # Where a host's own result would lose what the whole needs, the sources themselves travel.
+    rank_order = kind in _REDUCING and not dtype.reduces_in_parts(OP_LABELS[op])
     return Choice(
         comm.world_size,
         None if comm.hosts is None else comm.topology,

@@ -53,8 +53,7 @@ def make_array(
 
 def put(comm: cocoll.Communicator, values: np.ndarray[Any, Any], memory: str) -> DeviceArray:
     """Copy an array to the rank's GPU."""
-    label = {"uint16": "bfloat16"}.get(str(values.dtype), str(values.dtype))
-    made = make_array(comm, values.shape, label, memory)
+    made = make_array(comm, values.shape, str(values.dtype), memory)
     made.set(values)
     return made
 
