@@ -248,8 +248,10 @@ def allreduce(x, op="sum", *, out=None, comm=None, stream=None, dtype=None):
     -----
     Sums are taken in rank order in float32 or wider: the same bits on all ranks, in every run and
     for every length. Floats of 8 bits are rounded once, at the end, over several hosts too; what is
-    too large becomes NaN in float8_e4m3fn and infinity in float8_e5m2. Up to 64 bytes travel in the arrival line, small arrays through a staging with
-    one synchronisation, larger ones in two shots: each rank reduces its own shard.
+    too large becomes NaN in float8_e4m3fn and infinity in float8_e5m2.
+
+    Up to 64 bytes travel in the arrival line, small arrays through a staging with one
+    synchronisation, larger ones in two shots: each rank reduces its own shard.
     """
     return _call_simple(_ALLREDUCE, x, op, out, comm, stream, dtype, None, None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,12 +74,14 @@ def run_cell(comm: cocoll.Communicator, cell: Cell) -> None:
         assert_same_bits(source.get(), parts[comm.rank], f"the input, {cell}")
 
 
-def run_cells(world_size: int, cells: list[Cell], toolkit: Toolkit) -> None:
+def run_cells(
+    world_size: int, cells: list[Cell], toolkit: Toolkit, tuning: cocoll.Tuning = TUNING
+) -> None:
     def body(comm: cocoll.Communicator) -> None:
         for cell in cells:
             run_cell(comm, cell)
 
-    run_ranks(world_size, body, toolkit=toolkit, tuning=TUNING)
+    run_ranks(world_size, body, toolkit=toolkit, tuning=tuning)
 
 
 @pytest.mark.parametrize(("op", "label"), PAIRS)
@@ -87,6 +90,33 @@ def test_reductions(op: str, label: str, toolkit: Toolkit) -> None:
         cells = [c for c in cells_of(operation, label, ("ordinary", "symmetric")) if c.op == op]
         for world_size, share in ((2, 2), (3, 4)):
             run_cells(world_size, sample(cells, share, world_size), toolkit)
+
+
+# Only bytes cross the wire: what NCCL has no name for is reduced by cocoll's kernels.
+@pytest.mark.parametrize(
+    ("op", "label"),
+    [
+        pytest.param(
+            op, label, marks=() if (op, label) == ("prod", "complex64") else pytest.mark.long
+        )
+        for op, label in (
+            ("prod", "complex64"),
+            ("sum", "bool"),
+            ("avg", "int16"),
+            ("sum", "float8_e5m2"),
+            ("sum", "complex128"),
+        )
+    ],
+)
+def test_reductions_over_nccl(
+    op: str, label: str, toolkit: Toolkit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COCOLL_EMULATED_DEVICES", "4")
+    monkeypatch.setenv("COCOLL_EMULATED_PEER_ACCESS", "0")
+    for operation in REDUCING:
+        cells = [c for c in cells_of(operation, label, ("ordinary", "symmetric")) if c.op == op]
+        over_nccl = replace(TUNING, gpu_native_bytes=1)
+        run_cells(3, sample(cells, 2, label), toolkit, over_nccl)
 
 
 @pytest.mark.parametrize("label", EVERY_DTYPE)
