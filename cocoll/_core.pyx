@@ -52,7 +52,8 @@ cdef extern from "numpy/ndarraytypes.h" nogil:
     Py_ssize_t* PyArray_STRIDES(PyArrayObject* array)
     int NPY_ARRAY_WRITEABLE
     char NPY_OPPBYTE
-    int NPY_HALF, NPY_FLOAT, NPY_DOUBLE, NPY_INT, NPY_LONG, NPY_LONGLONG, NPY_UBYTE
+    int NPY_HALF, NPY_FLOAT, NPY_DOUBLE, NPY_INT, NPY_LONG, NPY_LONGLONG, NPY_UBYTE, NPY_BOOL
+    int NPY_BYTE, NPY_SHORT, NPY_USHORT, NPY_UINT, NPY_ULONG, NPY_ULONGLONG, NPY_CFLOAT, NPY_CDOUBLE
 
 #: The communicator that calls use when none is given.
 default_communicator = ContextVar("cocoll_default_communicator")
@@ -65,6 +66,16 @@ cdef enum:
     _INT32 = 4
     _INT64 = 5
     _UINT8 = 6
+    _BOOL = 7
+    _INT8 = 8
+    _INT16 = 9
+    _UINT16 = 10
+    _UINT32 = 11
+    _UINT64 = 12
+    _COMPLEX64 = 13
+    _COMPLEX128 = 14
+    _FLOAT8_E4M3FN = 15
+    _FLOAT8_E5M2 = 16
 
 # The kinds and options of an operation, as arrival lines carry them; collectives.py has the names.
 cdef enum:
@@ -205,12 +216,16 @@ def allreduce(x, op="sum", *, out=None, comm=None, stream=None, dtype=None):
 
     Parameters
     ----------
-    x : array_like, any shape, dtype float16, bfloat16, float32, float64, int32, int64 or uint8
-        This rank's contribution. A list of arrays of one dtype stands for one vector, its arrays
-        end to end; `out` is then a list of the same lengths.
+    x : array_like, any shape
+        This rank's contribution. Its dtype is one of float16, bfloat16, float32, float64,
+        float8_e4m3fn, float8_e5m2, int8 to int64, uint8 to uint64, bool, complex64 and complex128.
+        A list of arrays of one dtype stands for one vector, its arrays end to end; `out` is then a
+        list of the same lengths.
     op : {"sum", "prod", "min", "max", "avg"}, default "sum"
         ``avg`` is sum / world_size in the accumulate type; of integers the exact sum divided,
-        truncated toward zero. ``min`` and ``max`` propagate NaN. Integer sums wrap.
+        truncated toward zero. ``min`` and ``max`` propagate NaN. Integer sums and products wrap.
+        Of truth values ``sum`` and ``max`` are whether any is true, ``prod`` and ``min`` whether
+        all are; they have no ``avg``, and complex numbers no ``min`` and ``max``.
     out : array_like, same number of elements and dtype, optional
         Where the result goes; disjoint from `x` or identical. Default: `x` itself.
     comm : Communicator, optional
@@ -218,7 +233,8 @@ def allreduce(x, op="sum", *, out=None, comm=None, stream=None, dtype=None):
     stream : Stream, optional
         Makes the call asynchronous. Default: it has finished when it returns.
     dtype : str, optional
-        ``"bfloat16"`` lets uint16 arrays stand for bfloat16.
+        ``"bfloat16"`` lets uint16 arrays stand for bfloat16; ``"float8_e4m3fn"`` and
+        ``"float8_e5m2"`` let uint8 arrays stand for those.
 
     Returns
     -------
@@ -227,6 +243,8 @@ def allreduce(x, op="sum", *, out=None, comm=None, stream=None, dtype=None):
 
     Raises
     ------
+    DTypeError
+        An unknown dtype, or one for which `op` has no meaning; nothing has moved.
     UsageError
         A bad argument on this rank; nothing has moved.
     CollectiveMismatchError
@@ -237,8 +255,11 @@ def allreduce(x, op="sum", *, out=None, comm=None, stream=None, dtype=None):
     Notes
     -----
     Sums are taken in rank order in float32 or wider: the same bits on all ranks, in every run and
-    for every length. Up to 64 bytes travel in the arrival line, small arrays through a staging with
-    one synchronisation, larger ones in two shots: each rank reduces its own shard.
+    for every length. Floats of 8 bits are rounded once, at the end, over several hosts too; what is
+    too large becomes NaN in float8_e4m3fn and infinity in float8_e5m2.
+
+    Up to 64 bytes travel in the arrival line, small arrays through a staging with one
+    synchronisation, larger ones in two shots: each rank reduces its own shard.
     """
     return _call_simple(_ALLREDUCE, x, op, out, comm, stream, dtype, None, None)
 

@@ -1,7 +1,7 @@
 """Reads what callers pass as arrays, when the buffer protocol does not say it all.
 
 NumPy arrays take the fast path of `_core`. Here come tensors and other arrays (DLPack), bfloat16,
-and whatever cannot be used, which is refused by name and with the way out.
+floats of 8 bits, and whatever cannot be used, which is refused by name and with the way out.
 """
 
 from __future__ import annotations
@@ -26,15 +26,45 @@ __all__ = [
 
 _MAX_DIMS = 8
 _DLPACK_CPU_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost (pinned)
+# By DLPack's code and the bits of an element.
 _BY_DLPACK_TYPE = {
+    (0, 8): DType.INT8,
+    (0, 16): DType.INT16,
+    (0, 32): DType.INT32,
+    (0, 64): DType.INT64,
+    (1, 8): DType.UINT8,
+    (1, 16): DType.UINT16,
+    (1, 32): DType.UINT32,
+    (1, 64): DType.UINT64,
     (2, 16): DType.FLOAT16,
     (2, 32): DType.FLOAT32,
     (2, 64): DType.FLOAT64,
     (4, 16): DType.BFLOAT16,
-    (0, 32): DType.INT32,
-    (0, 64): DType.INT64,
-    (1, 8): DType.UINT8,
+    (5, 64): DType.COMPLEX64,
+    (5, 128): DType.COMPLEX128,
+    (6, 8): DType.BOOL,
+    (10, 8): DType.FLOAT8_E4M3FN,
+    (12, 8): DType.FLOAT8_E5M2,
 }
+# By an array interface's kind and the bytes of an element.
+_BY_KIND = {
+    ("b", 1): DType.BOOL,
+    ("i", 1): DType.INT8,
+    ("i", 2): DType.INT16,
+    ("i", 4): DType.INT32,
+    ("i", 8): DType.INT64,
+    ("u", 1): DType.UINT8,
+    ("u", 2): DType.UINT16,
+    ("u", 4): DType.UINT32,
+    ("u", 8): DType.UINT64,
+    ("f", 2): DType.FLOAT16,
+    ("f", 4): DType.FLOAT32,
+    ("f", 8): DType.FLOAT64,
+    ("c", 8): DType.COMPLEX64,
+    ("c", 16): DType.COMPLEX128,
+}
+# What array interfaces have no name for, by what arrays call it themselves.
+_BY_LABEL = {dtype.label: dtype for dtype in DType if dtype.carrier is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +120,8 @@ def describe_array(value: Any, name: str, dtype_code: int) -> ArrayDescription:
     name : str
         The argument, for messages.
     dtype_code : int
-        What the caller said the elements are, or -1; lets uint16 stand for bfloat16.
+        What the caller said the elements are, or -1; lets unsigned integers stand for floats
+        that no array library has.
 
     Returns
     -------
@@ -161,7 +192,8 @@ def read_typestr(typestr: str, label: str, name: str, dtype_code: int) -> DType:
     name : str
         The argument, for messages.
     dtype_code : int
-        What the caller said the elements are, or -1; lets uint16 stand for bfloat16.
+        What the caller said the elements are, or -1; lets unsigned integers stand for floats
+        that no array library has.
 
     Returns
     -------
@@ -182,25 +214,15 @@ def read_typestr(typestr: str, label: str, name: str, dtype_code: int) -> DType:
             f"{name} must have this machine's byte order; got {label}. Use "
             f"{name}.astype({name}.dtype.newbyteorder('='))"
         )
-    dtype = {
-        ("f", 2): DType.FLOAT16,
-        ("f", 4): DType.FLOAT32,
-        ("f", 8): DType.FLOAT64,
-        ("i", 4): DType.INT32,
-        ("i", 8): DType.INT64,
-        ("u", 1): DType.UINT8,
-    }.get((kind, itemsize))
-    if label == "bfloat16" or ((kind, itemsize) == ("u", 2) and dtype_code == DType.BFLOAT16):
-        dtype = DType.BFLOAT16
+    dtype = _BY_LABEL.get(label) or _BY_KIND.get((kind, itemsize))
     if dtype is None:
         raise _unsupported_dtype(name, label or typestr)
-    return dtype
+    return dtype.standing_for(dtype_code)
 
 
 def _unsupported_dtype(name: str, label: str) -> DTypeError:
     supported = ", ".join(member.label for member in DType)
-    hint = " Give dtype='bfloat16' if it holds bfloat16" if label == "uint16" else ""
-    return DTypeError(f"{name} must have a dtype out of {supported}; got {label}.{hint}")
+    return DTypeError(f"{name} must have a dtype out of {supported}; got {label}")
 
 
 def _check_dims(name: str, shape: tuple[int, ...]) -> None:
@@ -250,7 +272,8 @@ def describe_dlpack(value: Any, name: str, dtype_code: int) -> ArrayDescription:
     name : str
         The argument, for messages.
     dtype_code : int
-        What the caller said the elements are, or -1; lets uint16 stand for bfloat16.
+        What the caller said the elements are, or -1; lets unsigned integers stand for floats
+        that no array library has.
 
     Returns
     -------
@@ -282,10 +305,9 @@ def describe_dlpack(value: Any, name: str, dtype_code: int) -> ArrayDescription:
     tensor = _DLTensor.from_address(pointer)
     kind = (tensor.dtype.code, tensor.dtype.bits)
     dtype = _BY_DLPACK_TYPE.get(kind) if tensor.dtype.lanes == 1 else None
-    if kind == (1, 16) and dtype_code == DType.BFLOAT16:
-        dtype = DType.BFLOAT16
     if dtype is None:
         raise _unsupported_dtype(name, str(getattr(value, "dtype", kind)))
+    dtype = dtype.standing_for(dtype_code)
     shape = tuple(tensor.shape[dim] for dim in range(tensor.ndim))
     _check_dims(name, shape)
     itemsize = dtype.itemsize_bytes
@@ -320,10 +342,12 @@ def make_output(value: Any, shape: tuple[int, ...], dtype: DType) -> Any:
         return value.new_empty(shape, dtype=getattr(torch, dtype.label))
     import numpy as np
 
-    if dtype is DType.BFLOAT16:
-        # A caller whose bfloat16 is uint16 gets that.
+    if dtype.carrier is not None:
+        # A caller whose floats are unsigned integers gets those.
         own = getattr(value, "dtype", None)
-        return np.empty(shape, own if str(own) in ("bfloat16", "uint16") else numpy_dtype(dtype))
+        return np.empty(
+            shape, own if str(own) in (dtype.label, dtype.carrier.label) else numpy_dtype(dtype)
+        )
     return np.empty(shape, dtype.label)
 
 
@@ -338,14 +362,14 @@ def numpy_dtype(dtype: DType) -> Any:
     Returns
     -------
     numpy.dtype
-        For bfloat16 the one of ml_dtypes where that is installed, else uint16.
+        For what NumPy lacks the one of ml_dtypes where that is installed, else unsigned integers.
     """
     import numpy as np
 
-    if dtype is not DType.BFLOAT16:
+    if dtype.carrier is None:
         return np.dtype(dtype.label)
     try:
         import ml_dtypes
     except ImportError:
-        return np.dtype(np.uint16)
-    return np.dtype(ml_dtypes.bfloat16)
+        return np.dtype(dtype.carrier.label)
+    return np.dtype(getattr(ml_dtypes, dtype.label))

@@ -210,7 +210,7 @@ class Communicator(_core.CommunicatorBase):
             Equal on all ranks.
         dtype : str, default "float32"
             Equal on all ranks. ``"bfloat16"`` gives an ml_dtypes array where ml_dtypes is
-            installed, else uint16.
+            installed, else uint16; ``"float8_e4m3fn"`` and ``"float8_e5m2"`` likewise, else uint8.
         replicated : bool, default False
             One physical copy for all ranks of the host, handed out read-only: it changes through
             cocoll calls, and ``broadcast(x, out=array)`` fills it.

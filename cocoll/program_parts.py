@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from cocoll import _core
 from cocoll.algorithms import OperandSpec, ReduceSpec
-from cocoll.dtypes import DType
 from cocoll.facts import Facts
 from cocoll.failure import OP_LABELS, Kind, Option
 from cocoll.kernels.build import KernelSpec
@@ -14,13 +13,13 @@ from cocoll.variants import ALGORITHMS, Choice, Variants
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
+    from cocoll.dtypes import DType
     from cocoll.epilogues import Traced
     from cocoll.facts import StageFacts
     from cocoll.kernels.build import Kernel
 
 __all__ = ["choose", "digest_head", "facts_of", "make_program", "partial_kernel", "spec_of"]
 
-_INTEGERS = (DType.INT32, DType.INT64, DType.UINT8)
 _REDUCING = (
     Kind.ALLREDUCE,
     Kind.REDUCE_SCATTER,
@@ -40,8 +39,8 @@ def choose(
     options: Option,
 ) -> Choice:
     """Collect the agreed facts from which plans follow."""
-    # An average of integers is the exact sum divided once: sums of hosts would wrap before.
-    rank_order = OP_LABELS[op] == "avg" and dtype in _INTEGERS and kind in _REDUCING
+    # Where a host's own result would lose what the whole needs, the sources themselves travel.
+    rank_order = kind in _REDUCING and not dtype.reduces_in_parts(OP_LABELS[op])
     return Choice(
         comm.world_size,
         None if comm.hosts is None else comm.topology,

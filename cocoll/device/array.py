@@ -85,9 +85,9 @@ class DeviceArray:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3; bfloat16, which it cannot name, comes as uint16."""
+        """Version 3; what it cannot name (bfloat16, float8) comes as unsigned integers."""
         dtype = DType.parse(self.dtype)
-        typestr = "<u2" if dtype is DType.BFLOAT16 else numpy_dtype(dtype).str
+        typestr = numpy_dtype(dtype.carrier or dtype).str
         return {
             "shape": self.shape,
             "typestr": typestr,
@@ -108,7 +108,7 @@ class DeviceArray:
         Returns
         -------
         numpy.ndarray
-            The elements; bfloat16 as `Communicator.empty` gives it on the host.
+            The elements; bfloat16 and float8 as `Communicator.empty` gives them on the host.
         """
         import numpy as np
 
@@ -244,7 +244,8 @@ def describe_device_array(value: Any, name: str, dtype_code: int) -> DeviceDescr
     name : str
         The argument, for messages.
     dtype_code : int
-        What the caller said the elements are, or -1; lets uint16 stand for bfloat16.
+        What the caller said the elements are, or -1; lets unsigned integers stand for floats
+        that no array library has.
 
     Returns
     -------
@@ -284,7 +285,7 @@ def _describe(value: Any, name: str, dtype_code: int) -> DeviceDescription:
             value._address,
             value.shape,
             c_strides(value.shape, dtype.itemsize_bytes),
-            dtype,
+            dtype.standing_for(dtype_code),
             readonly=False,
         )
     if not is_on_device(value):
@@ -292,10 +293,11 @@ def _describe(value: Any, name: str, dtype_code: int) -> DeviceDescription:
             f"{name} must lie on the GPU as the other arrays of the call do; got "
             f"{type(value).__name__}"
         )
-    # torch's tensors and CuPy's arrays have both; bfloat16 has a name in DLPack alone.
-    if not hasattr(value, "__cuda_array_interface__") or "bfloat16" in str(
-        getattr(value, "dtype", "")
-    ):
+    # torch's tensors and CuPy's arrays have both; some floats have a name in DLPack alone, and
+    # torch's property raises for the others.
+    label = str(getattr(value, "dtype", ""))
+    named = "bfloat16" not in label and "float8" not in label
+    if not (named and hasattr(value, "__cuda_array_interface__")):
         found = describe_dlpack(value, name, dtype_code)
         return DeviceDescription(
             found.address, found.shape, found.stride_bytes, found.dtype, found.readonly

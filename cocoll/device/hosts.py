@@ -18,7 +18,6 @@ from cocoll.algorithms.ordered_hosts import (
     reduction_staging,
 )
 from cocoll.algorithms.ordered_lanes import SLOTS
-from cocoll.dtypes import DType
 from cocoll.failure import Kind
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan
 
@@ -26,10 +25,7 @@ if TYPE_CHECKING:
     from cocoll.algorithms.hierarchy import Hierarchy
     from cocoll.device.request import Request
 
-__all__ = ["INTEGERS", "choose_for_hosts", "wire_two_shot_plan"]
-
-#: Averages of them are exact: sums must not be cut to their type on the way.
-INTEGERS = (DType.UINT8, DType.INT32, DType.INT64)
+__all__ = ["choose_for_hosts", "wire_two_shot_plan"]
 
 # A chunk is worth its two groups of messages from here on; there are some of them even so.
 _LEAST_CHUNK_BYTES = 256 << 10
@@ -73,7 +69,7 @@ def choose_for_hosts(request: Request, *, is_native: bool) -> Plan:
             alignment_elements=request.alignment_elements,
         )
     spec = request.reduced
-    exact = request.spec.op == "avg" and request.source.dtype in INTEGERS
+    exact = not request.source.dtype.reduces_in_parts(request.spec.op)
     # What takes no time on the wire is better off with few steps.
     if exact or request.count * itemsize <= request.side.endpoint.staging_bytes:
         return wire_two_shot_plan(request)

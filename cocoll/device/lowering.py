@@ -46,11 +46,15 @@ if TYPE_CHECKING:
 
 __all__ = ["NCCL_OPS", "NCCL_TYPES", "lower_plan"]
 
-#: What NCCL calls element types and reductions (ncclDataType_t, ncclRedOp_t).
+#: What NCCL calls element types and reductions (ncclDataType_t, ncclRedOp_t). It has floats of 8
+#: bits too, and rounds to them at every step, as cocoll does not.
 NCCL_TYPES = {
+    DType.INT8: 0,
     DType.UINT8: 1,
     DType.INT32: 2,
+    DType.UINT32: 3,
     DType.INT64: 4,
+    DType.UINT64: 5,
     DType.FLOAT16: 6,
     DType.FLOAT32: 7,
     DType.FLOAT64: 8,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from cocoll.algorithms import flat, native, one_shot, two_shot
 from cocoll.cuda.binding import Operation
-from cocoll.device.hosts import INTEGERS, choose_for_hosts, wire_two_shot_plan
+from cocoll.device.hosts import choose_for_hosts, wire_two_shot_plan
 from cocoll.device.launches import add_copy, sign
-from cocoll.device.lowering import lower_plan
+from cocoll.device.lowering import NCCL_TYPES, lower_plan
 from cocoll.device.mapped import (
     add_composite,
     is_pushed,
@@ -138,10 +138,11 @@ def _choose_wire(request: Request) -> Plan:
 def _is_native(request: Request) -> bool:
     """Say whether NCCL's own all-reduce serves: it means the same, and is worth it."""
     dtype, least = request.source.dtype, request.comm.tuning.gpu_native_bytes
-    ops = _NATIVE_INTEGER_OPS if dtype in INTEGERS else _NATIVE_FLOAT_OPS
+    ops = _NATIVE_INTEGER_OPS if dtype.is_integer else _NATIVE_FLOAT_OPS
     return (
         request.kind is Kind.ALLREDUCE
         and request.comm.world_size > 1
+        and dtype in NCCL_TYPES
         and request.spec.op in ops
         and 0 < least <= request.count * dtype.itemsize_bytes
     )

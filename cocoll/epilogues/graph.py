@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from cocoll.dtypes import DType
-from cocoll.errors import TraceError
+from cocoll.errors import DTypeError, TraceError
 
 __all__ = ["Graph", "Kind", "Node"]
 
@@ -33,8 +33,14 @@ class Kind(enum.Enum):
 
     @classmethod
     def of(cls, dtype: DType) -> Kind:
-        """Give what arrays of `dtype` are computed in."""
-        return _KIND_OF[dtype]
+        """Give what arrays of `dtype` are computed in; a DTypeError for what none may have."""
+        kind = _KIND_OF.get(dtype)
+        if kind is None:
+            known = ", ".join(member.label for member in _KIND_OF)
+            raise DTypeError(
+                f"an epilogue's arrays have a dtype out of {known}; got {dtype.label}. Convert it"
+            )
+        return kind
 
     @property
     def is_scalar(self) -> bool:
@@ -60,6 +66,8 @@ class Kind(enum.Enum):
 _KIND_OF = {
     DType.FLOAT16: Kind.FLOAT32,
     DType.BFLOAT16: Kind.FLOAT32,
+    DType.FLOAT8_E4M3FN: Kind.FLOAT32,
+    DType.FLOAT8_E5M2: Kind.FLOAT32,
     DType.FLOAT32: Kind.FLOAT32,
     DType.FLOAT64: Kind.FLOAT64,
     DType.INT32: Kind.INT32,

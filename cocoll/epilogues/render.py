@@ -29,6 +29,16 @@ _STORAGE_TYPES = {
     DType.INT32: "int32_t",
     DType.INT64: "int64_t",
     DType.UINT8: "uint8_t",
+    DType.BOOL: "cocoll::boolean",
+    DType.INT8: "int8_t",
+    DType.INT16: "int16_t",
+    DType.UINT16: "uint16_t",
+    DType.UINT32: "uint32_t",
+    DType.UINT64: "uint64_t",
+    DType.COMPLEX64: "cocoll::complex64",
+    DType.COMPLEX128: "cocoll::complex128",
+    DType.FLOAT8_E4M3FN: "cocoll::float8_e4m3fn",
+    DType.FLOAT8_E5M2: "cocoll::float8_e5m2",
 }
 _OPERATORS = {
     "add": "+",

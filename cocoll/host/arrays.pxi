@@ -5,7 +5,7 @@ cdef object _ndarray = None
 
 
 cdef int _dtype_of_number(int number) noexcept:
-    # One of NumPy's own dtypes by its number, or -1.
+    # One of NumPy's own dtypes by its number, or -1. C integers have several numbers of one size.
     if number == NPY_FLOAT:
         return _FLOAT32
     if number == NPY_DOUBLE:
@@ -20,18 +20,48 @@ cdef int _dtype_of_number(int number) noexcept:
         return _INT32
     if number == NPY_UBYTE:
         return _UINT8
+    if number == NPY_BOOL:
+        return _BOOL
+    if number == NPY_BYTE:
+        return _INT8
+    if number == NPY_SHORT:
+        return _INT16
+    if number == NPY_USHORT:
+        return _UINT16
+    if number == NPY_UINT:
+        return _UINT32
+    if number == NPY_ULONGLONG or number == NPY_ULONG and sizeof(long) == 8:
+        return _UINT64
+    if number == NPY_ULONG:
+        return _UINT32
+    if number == NPY_CFLOAT:
+        return _COMPLEX64
+    if number == NPY_CDOUBLE:
+        return _COMPLEX128
     return -1
 
 
 cdef int _itemsize_bytes(int dtype) noexcept:
-    if dtype == _FLOAT64 or dtype == _INT64:
-        return 8
-    if dtype == _FLOAT32 or dtype == _INT32:
+    if dtype == _FLOAT32 or dtype == _INT32 or dtype == _UINT32:
         return 4
-    return 1 if dtype == _UINT8 else 2
+    if dtype == _FLOAT64 or dtype == _INT64 or dtype == _UINT64 or dtype == _COMPLEX64:
+        return 8
+    if dtype == _FLOAT16 or dtype == _BFLOAT16 or dtype == _INT16 or dtype == _UINT16:
+        return 2
+    return 16 if dtype == _COMPLEX128 else 1
 
 
-cdef bint _read_ndarray(PyArrayObject* value, Array* array) noexcept:
+cdef int _standing_for(int dtype, int named) noexcept:
+    # What an array holds where the caller has named a dtype (or -1): unsigned integers may stand
+    # for a float that no array library has.
+    if dtype == _UINT16 and named == _BFLOAT16:
+        return named
+    if dtype == _UINT8 and (named == _FLOAT8_E4M3FN or named == _FLOAT8_E5M2):
+        return named
+    return dtype
+
+
+cdef bint _read_ndarray(PyArrayObject* value, int named, Array* array) noexcept:
     # Reads NumPy's own array, which takes a quarter of the time that its buffer takes; gives
     # whether it could. Nothing is acquired: the caller holds `value`.
     cdef int dim
@@ -42,6 +72,8 @@ cdef bint _read_ndarray(PyArrayObject* value, Array* array) noexcept:
     array.data = PyArray_DATA(value)
     array.readonly = not PyArray_FLAGS(value) & NPY_ARRAY_WRITEABLE
     array.itemsize_bytes = _itemsize_bytes(array.dtype)
+    if named >= 0:
+        array.dtype = _standing_for(array.dtype, named)
     array.layout.ndim = PyArray_NDIM(value)
     array.layout.itemsize_bytes = array.itemsize_bytes
     for dim in range(array.layout.ndim):
@@ -56,6 +88,10 @@ cdef int _dtype_of_format(const char* text, Py_ssize_t itemsize) noexcept:
         return _UINT8
     if text[0] == b"@" or text[0] == b"=" or text[0] == b"<":
         text += 1
+    if text[0] == b"Z" and text[1] != 0 and text[2] == 0:
+        if text[1] == b"f":
+            return _COMPLEX64
+        return _COMPLEX128 if text[1] == b"d" else -1
     if text[0] == 0 or text[1] != 0:
         return -1
     if text[0] == b"f":
@@ -64,10 +100,22 @@ cdef int _dtype_of_format(const char* text, Py_ssize_t itemsize) noexcept:
         return _FLOAT64
     if text[0] == b"e":
         return _FLOAT16
-    if text[0] == b"i" or text[0] == b"l" or text[0] == b"q":
-        return _INT32 if itemsize == 4 else (_INT64 if itemsize == 8 else -1)
-    if text[0] == b"B":
-        return _UINT8
+    if text[0] == b"b" or text[0] == b"h" or text[0] == b"i" or text[0] == b"l" or text[0] == b"q":
+        return _integer_of(itemsize, True)
+    if text[0] == b"B" or text[0] == b"H" or text[0] == b"I" or text[0] == b"L" or text[0] == b"Q":
+        return _integer_of(itemsize, False)
+    return _BOOL if text[0] == b"?" else -1
+
+
+cdef int _integer_of(Py_ssize_t itemsize, bint is_signed) noexcept:
+    if itemsize == 8:
+        return _INT64 if is_signed else _UINT64
+    if itemsize == 4:
+        return _INT32 if is_signed else _UINT32
+    if itemsize == 2:
+        return _INT16 if is_signed else _UINT16
+    if itemsize == 1:
+        return _INT8 if is_signed else _UINT8
     return -1
 
 
@@ -95,14 +143,14 @@ cdef int _settle(Array* array) except -1:
 
 
 cdef int _acquire(object value, str name, int dtype, Array* array) except -1:
-    # Fills `array` from any array that cocoll accepts. `dtype` (or -1) says what 16-bit integers
-    # stand for. The caller releases.
+    # Fills `array` from any array that cocoll accepts. `dtype` (or -1) says what unsigned
+    # integers stand for. The caller releases.
     cdef int dim
     cdef int64_t stride_bytes
     global _ndarray
     array.acquired = False
     array.tensors = NULL
-    if type(value) is _ndarray and _read_ndarray(<PyArrayObject*>value, array):
+    if type(value) is _ndarray and _read_ndarray(<PyArrayObject*>value, dtype, array):
         return _settle(array)
     if PyObject_CheckBuffer(value) and type(value) is not Block:
         try:
@@ -115,6 +163,7 @@ cdef int _acquire(object value, str name, int dtype, Array* array) except -1:
         if array.dtype < 0 or array.view.ndim > COCOLL_MAX_DIMS or array.view.suboffsets != NULL:
             _release(array)
             return _acquire_described(value, name, dtype, array)
+        array.dtype = _standing_for(array.dtype, dtype)
         array.data = array.view.buf
         array.readonly = array.view.readonly
         array.itemsize_bytes = <int32_t>array.view.itemsize

@@ -25,8 +25,8 @@ cdef Call _bind_fused(CommunicatorBase comm, int kind, object x, object epilogue
     call.keep = (x, out, epilogue, names)
     call.reserve(2 + len(array_names))
     source = result = call.acquire(x, "x", dtype_code)
-    if dtype_code != _BFLOAT16:
-        # bfloat16 may be what uint16 stands for in another array of the call.
+    if dtype_code != _BFLOAT16 and dtype_code != _FLOAT8_E4M3FN and dtype_code != _FLOAT8_E5M2:
+        # These may be what unsigned integers stand for in another array of the call.
         _check_named(comm, source, dtype_code)
     for index, name in enumerate(array_names):
         value = names.get(name)

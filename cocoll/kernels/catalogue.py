@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from cocoll import epilogues
 from cocoll.dtypes import DType
 from cocoll.kernels import isa as isa_module
-from cocoll.kernels.spec import OPS, KernelSpec, render_kernels, render_table
+from cocoll.kernels.spec import OPS, KernelSpec, distinct_kernels, render_kernels, render_table
 
 if TYPE_CHECKING:
     from cocoll.epilogues.trace import Epilogue
@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 __all__ = ["compile_options", "isa_levels", "specs", "write_sources"]
 
 #: Keeps a wheel small and its build short.
-MAX_INSTANCES = 150
+MAX_INSTANCES = 180
 
 _F16, _BF16, _F32, _F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
 _FLOATS = (_F16, _BF16, _F32, _F64)
+# Without a compiler every reduction of every dtype works; these are the ones that have no meaning.
+_MEANINGLESS = (
+    *((op, dtype) for op in ("min", "max") for dtype in (DType.COMPLEX64, DType.COMPLEX128)),
+    ("avg", DType.BOOL),
+)
 
 # Gradients, parameters, state, and whether a float32 master copy is kept.
 _FULL_PRECISION = ((_F32, _F32, _F32, False), (_F64, _F64, _F64, False))
@@ -68,10 +73,12 @@ def specs() -> list[KernelSpec]:
     Returns
     -------
     list of KernelSpec
-        At most 150, no two of one name.
+        At most 180, no two of one name.
     """
     every_precision = (*_FULL_PRECISION, *_MIXED_PRECISION)
-    found = [KernelSpec(op, dtype) for dtype in DType for op in OPS]
+    found = [
+        KernelSpec(op, dtype) for dtype in DType for op in OPS if (op, dtype) not in _MEANINGLESS
+    ]
     found += _optimizer(epilogues.adam(), ("m", "v"), every_precision)
     found += _optimizer(epilogues.adamw(), ("m", "v"), every_precision)
     found += _optimizer(epilogues.sgd(), (), _STATELESS)
@@ -141,7 +148,7 @@ def write_sources(directory: Path, isa: str) -> list[Path]:
     every = specs()
     texts = {f"catalogue_{isa}_table.cpp": render_table(every, declare=True)}
     # Kernels of one source dtype share most of their code: it is compiled once a file.
-    ordered = sorted(every, key=lambda spec: spec.source_dtype)
+    ordered = sorted(distinct_kernels(every), key=lambda spec: spec.source_dtype)
     for part in range(_SOURCE_COUNT):
         begin, end = (len(ordered) * edge // _SOURCE_COUNT for edge in (part, part + 1))
         texts[f"catalogue_{isa}_{part}.cpp"] = render_kernels(ordered[begin:end])

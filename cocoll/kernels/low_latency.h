@@ -219,7 +219,7 @@ COCOLL_INLINE bool reduce_pushed(const cocoll_grid_call& call, const Place& plac
   constexpr int kTurns = 256;
   // Loads are issued together, as in reduce_part(); fewer beside what computes in 8 bytes. None is
   // left out: this rank's own place, where nothing is pushed, stands in for what there is not.
-  constexpr int kBatch = sizeof(T) == 8 ? 2 : 4;
+  constexpr int kBatch = sizeof(T) >= 8 ? 2 : 4;
   const Pack<T, kElements> own =
       load_part<T, kElements>(static_cast<const T*>(call.own_source) + part.index, part);
   const int64_t number = (part.index - call.begin) / kElements;

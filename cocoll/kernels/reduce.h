@@ -90,13 +90,13 @@ COCOLL_NOINLINE void add_two(const typename R::Source* a, const typename R::Sour
       a, b);
 }
 
-// Whether sources are converted by hardware a tile at a time rather than inside the adding loop.
+// Whether sources are converted a tile at a time rather than inside the adding loop: where hardware
+// does it, and where it takes so much code that every loop with a copy of it would be long.
+template <class T>
+constexpr bool kConvertsFirst = IsSame<T, float8_e4m3fn>::value || IsSame<T, float8_e5m2>::value;
 #if defined(__F16C__)
-template <class T>
-constexpr bool kConvertsFirst = IsSame<T, float16>::value;
-#else
-template <class T>
-constexpr bool kConvertsFirst = false;
+template <>
+inline constexpr bool kConvertsFirst<float16> = true;
 #endif
 
 template <class R>

@@ -2,8 +2,8 @@
 //
 // `Source` is how sources are stored, `State` what they accumulate in, `Value` what the epilogue
 // sees. combine() takes the ranks in order, so a reduction has one result, whatever the chunk size;
-// finish() gives the value once all ranks are in; combine(a, neutral(a)) is a. `Widened` is the
-// same op on states.
+// finish() gives the value once all ranks are in; combine(a, neutral(a)) is a, where an epilogue
+// may follow (floats). `Widened` is the same op on states.
 
 #ifndef COCOLL_KERNELS_REDUCTIONS_H_
 #define COCOLL_KERNELS_REDUCTIONS_H_
@@ -14,30 +14,70 @@
 
 namespace cocoll {
 
+// An unsigned type in which T wraps around: arithmetic of fewer than 32 bits is done in int, which
+// must not overflow. Floats are left as they are.
+template <class T>
+struct Wrapping {
+  typedef T Type;
+};
+template <>
+struct Wrapping<int8_t> {
+  typedef uint32_t Type;
+};
+template <>
+struct Wrapping<int16_t> {
+  typedef uint32_t Type;
+};
+template <>
+struct Wrapping<uint16_t> {
+  typedef uint32_t Type;
+};
+template <>
+struct Wrapping<int32_t> {
+  typedef uint32_t Type;
+};
+template <>
+struct Wrapping<int64_t> {
+  typedef uint64_t Type;
+};
+
 template <class T>
 COCOLL_INLINE T wrapping_add(T a, T b) {
-  return a + b;
+  typedef typename Wrapping<T>::Type W;
+  return static_cast<T>(static_cast<W>(a) + static_cast<W>(b));
 }
-COCOLL_INLINE int32_t wrapping_add(int32_t a, int32_t b) {
-  return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+template <class Real>
+COCOLL_INLINE Complex<Real> wrapping_add(Complex<Real> a, Complex<Real> b) {
+  return {a.real + b.real, a.imaginary + b.imaginary};
 }
-COCOLL_INLINE int64_t wrapping_add(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-}
-COCOLL_INLINE uint8_t wrapping_add(uint8_t a, uint8_t b) { return static_cast<uint8_t>(a + b); }
 
 template <class T>
 COCOLL_INLINE T wrapping_multiply(T a, T b) {
-  return a * b;
+  typedef typename Wrapping<T>::Type W;
+  return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
 }
-COCOLL_INLINE int32_t wrapping_multiply(int32_t a, int32_t b) {
-  return static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+COCOLL_INLINE float flip_sign(float value) {
+  return bit_cast<float>(bit_cast<uint32_t>(value) ^ (uint32_t{1} << 31));
 }
-COCOLL_INLINE int64_t wrapping_multiply(int64_t a, int64_t b) {
-  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+COCOLL_INLINE double flip_sign(double value) {
+  return bit_cast<double>(bit_cast<uint64_t>(value) ^ (uint64_t{1} << 63));
 }
-COCOLL_INLINE uint8_t wrapping_multiply(uint8_t a, uint8_t b) {
-  return static_cast<uint8_t>(a * b);
+// Nothing is subtracted: of differences and sums that alternate GCC 12 makes fused
+// multiply-adds even under -ffp-contract=off, and bits would depend on the ISA level.
+template <class Real>
+COCOLL_INLINE Complex<Real> wrapping_multiply(Complex<Real> a, Complex<Real> b) {
+  return {a.real * b.real + flip_sign(a.imaginary * b.imaginary),
+          a.real * b.imaginary + a.imaginary * b.real};
+}
+
+template <class T>
+COCOLL_INLINE T divide(T total, int world_size) {
+  return total / static_cast<T>(world_size);
+}
+template <class Real>
+COCOLL_INLINE Complex<Real> divide(Complex<Real> total, int world_size) {
+  const Real divisor = static_cast<Real>(world_size);
+  return {total.real / divisor, total.imaginary / divisor};
 }
 
 template <class T>
@@ -92,12 +132,46 @@ struct Avg : Sum<T> {
   typedef typename Plain<T>::State State;
   static constexpr bool finishes = true;
   COCOLL_INLINE static State finish(State state, int world_size) {
-    return state / static_cast<State>(world_size);
+    return divide(state, world_size);
   }
 };
 
-// Averages of integers are exact sums, truncated toward zero. A double holds the sum of 2^21 int32
-// exactly, and the quotient of a sum below 2^52 never rounds up to a whole number.
+// Truth values: a sum is whether any is true, a product whether all are, as NumPy has it; so are
+// the greatest and the least.
+struct Any : Plain<boolean> {
+  typedef Max<uint8_t> Widened;
+  COCOLL_INLINE static State combine(State a, State b) { return a | b; }
+};
+struct All : Plain<boolean> {
+  typedef Min<uint8_t> Widened;
+  COCOLL_INLINE static State combine(State a, State b) { return a & b; }
+};
+template <>
+struct Sum<boolean> : Any {};
+template <>
+struct Max<boolean> : Any {};
+template <>
+struct Prod<boolean> : All {};
+template <>
+struct Min<boolean> : All {};
+
+// Cuts off what stands behind the point of a double that T holds without it. Vector units convert
+// to int32 alone.
+template <class T>
+COCOLL_INLINE T truncate_to(double value) {
+  return static_cast<T>(static_cast<int32_t>(value));
+}
+template <>
+COCOLL_INLINE uint32_t truncate_to<uint32_t>(double value) {
+  const bool high = value >= 2147483648.0;
+  const uint32_t low =
+      static_cast<uint32_t>(static_cast<int32_t>(high ? value - 2147483648.0 : value));
+  return high ? low + 0x80000000u : low;
+}
+
+// Averages of integers are exact sums, truncated toward zero. A double holds the sum of 2^21
+// numbers of 32 bits exactly, and the quotient of a sum below 2^53 never rounds up to a whole
+// number: it would have to be nearer to one than 1 / world_size.
 template <class T>
 struct ExactAvg {
   typedef T Source;
@@ -108,29 +182,37 @@ struct ExactAvg {
   COCOLL_INLINE static State load(T stored) { return static_cast<double>(stored); }
   COCOLL_INLINE static State combine(State a, State b) { return a + b; }
   COCOLL_INLINE static Value finish(State state, int world_size) {
-    return static_cast<T>(static_cast<int32_t>(state / static_cast<double>(world_size)));
+    return truncate_to<T>(state / static_cast<double>(world_size));
   }
 };
 template <>
-struct Avg<int32_t> : ExactAvg<int32_t> {};
+struct Avg<int8_t> : ExactAvg<int8_t> {};
 template <>
 struct Avg<uint8_t> : ExactAvg<uint8_t> {};
+template <>
+struct Avg<int16_t> : ExactAvg<int16_t> {};
+template <>
+struct Avg<uint16_t> : ExactAvg<uint16_t> {};
+template <>
+struct Avg<int32_t> : ExactAvg<int32_t> {};
+template <>
+struct Avg<uint32_t> : ExactAvg<uint32_t> {};
 
-// A sum of int64 needs up to 31 bits more: two words, with no 128-bit type, which not every
-// compiler of these headers has.
+// A sum of 64-bit integers needs up to 31 bits more: two words, with no 128-bit type, which not
+// every compiler of these headers has.
 struct WideSum {
   uint64_t low;
   int64_t high;
 };
 
-template <>
-struct Avg<int64_t> {
-  typedef int64_t Source;
+template <class T>
+struct WideAvg {
+  typedef T Source;
   typedef WideSum State;
-  typedef int64_t Value;
+  typedef T Value;
   static constexpr bool finishes = true;
   static constexpr bool chains = true;
-  COCOLL_INLINE static State load(int64_t stored) {
+  COCOLL_INLINE static State load(T stored) {
     return WideSum{static_cast<uint64_t>(stored), stored < 0 ? -1 : 0};
   }
   COCOLL_INLINE static State combine(State a, State b) {
@@ -148,9 +230,13 @@ struct Avg<int64_t> {
     const uint64_t upper = (high << 32) | (low >> 32);
     const uint64_t lower = ((upper % divisor) << 32) | (low & 0xffffffffu);
     const uint64_t quotient = ((upper / divisor) << 32) + lower / divisor;
-    return static_cast<int64_t>(negative ? 0u - quotient : quotient);
+    return static_cast<T>(negative ? 0u - quotient : quotient);
   }
 };
+template <>
+struct Avg<int64_t> : WideAvg<int64_t> {};
+template <>
+struct Avg<uint64_t> : WideAvg<uint64_t> {};
 
 }  // namespace cocoll
 

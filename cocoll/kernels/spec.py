@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cocoll.dtypes import DType
 from cocoll.epilogues.graph import Kind
 from cocoll.epilogues.render import (
     dropout_ordinals,
@@ -17,12 +18,12 @@ from cocoll.epilogues.render import (
 from cocoll.errors import UsageError
 
 if TYPE_CHECKING:
-    from cocoll.dtypes import DType
     from cocoll.epilogues.traced import Operand, Result, Traced
 
 __all__ = [
     "OPS",
     "KernelSpec",
+    "distinct_kernels",
     "reduction_type",
     "render_kernels",
     "render_library",
@@ -33,6 +34,16 @@ _REDUCTIONS = {"sum": "Sum", "prod": "Prod", "min": "Min", "max": "Max", "avg": 
 
 #: The reductions, by the names that users write.
 OPS = tuple(_REDUCTIONS)
+
+# Reductions without an epilogue that change the same bits in the same way: the integers of the
+# other sign, and of truth values the greatest and the least. One kernel has both names.
+_SIGNED = {
+    DType.UINT8: DType.INT8,
+    DType.UINT16: DType.INT16,
+    DType.UINT32: DType.INT32,
+    DType.UINT64: DType.INT64,
+}
+_OF_TRUTH_VALUES = {"sum": "max", "prod": "min"}
 
 _PREAMBLE = '#include "cocoll/kernels/plain.h"\n'
 
@@ -54,6 +65,8 @@ class KernelSpec:
     ------
     UsageError
         `op` is none of these, or the epilogue was traced for other sources.
+    DTypeError
+        `op` has no meaning for `source_dtype`.
     """
 
     op: str
@@ -64,6 +77,7 @@ class KernelSpec:
         """Refuse what no kernel can be."""
         if self.op not in _REDUCTIONS:
             raise UsageError(f"wanted an op out of {', '.join(OPS)}; got {self.op!r}")
+        self.source_dtype.check_op(self.op)
         if self.traced is not None and self.traced.source_dtype is not self.source_dtype:
             raise UsageError(
                 f"epilogue {self.traced.name!r} was traced for sources of "
@@ -90,6 +104,20 @@ class KernelSpec:
         return render_library([self])
 
 
+def _twin(spec: KernelSpec) -> KernelSpec:
+    """Give the kernel that stands for this one as well: itself, for most."""
+    if spec.traced is None and spec.op in _OF_TRUTH_VALUES:
+        if spec.source_dtype is DType.BOOL:
+            return KernelSpec(_OF_TRUTH_VALUES[spec.op], DType.BOOL)
+        return KernelSpec(spec.op, _SIGNED.get(spec.source_dtype, spec.source_dtype))
+    return spec
+
+
+def distinct_kernels(specs: Sequence[KernelSpec]) -> list[KernelSpec]:
+    """Give the kernels that serve all of `specs`, in their order: some serve two of them."""
+    return list({twin.name(): twin for twin in map(_twin, specs)}.values())
+
+
 def reduction_type(spec: KernelSpec) -> str:
     """Give the C++ type that says how sources are reduced."""
     return f"cocoll::{_REDUCTIONS[spec.op]}<{storage_type(spec.source_dtype)}>"
@@ -113,7 +141,7 @@ def render_library(specs: Sequence[KernelSpec]) -> str:
 
 def render_kernels(specs: Sequence[KernelSpec]) -> str:
     """Give the C++ source of host kernels without a table."""
-    return "\n".join([_PREAMBLE, *(_render_kernel(spec) for spec in specs)])
+    return "\n".join([_PREAMBLE, *(_render_kernel(spec) for spec in distinct_kernels(specs))])
 
 
 def render_table(specs: Sequence[KernelSpec], *, declare: bool) -> str:
@@ -134,7 +162,7 @@ def render_table(specs: Sequence[KernelSpec], *, declare: bool) -> str:
     lines = []
     if declare:
         lines.append('#include "cocoll/kernels/tiles.h"\n')
-        for spec in specs:
+        for spec in distinct_kernels(specs):
             lines.append(f"COCOLL_KERNEL({_symbol(spec)});")
             if spec.prepares:
                 lines.append(f"COCOLL_PREPARE({_symbol(spec)}_prepare);")
@@ -152,7 +180,7 @@ def render_table(specs: Sequence[KernelSpec], *, declare: bool) -> str:
 
 
 def _symbol(spec: KernelSpec) -> str:
-    return f"cocoll_{spec.name()}"
+    return f"cocoll_{_twin(spec).name()}"
 
 
 def _render_kernel(spec: KernelSpec) -> str:

@@ -16,15 +16,8 @@ from cocoll.errors import DTypeError
 from tests.helpers.misuse import refuse_on_ranks
 
 UNSUPPORTED = {
-    "bool": np.ones(4, np.bool_),
-    "int8": np.ones(4, np.int8),
-    "int16": np.ones(4, np.int16),
-    "uint16": np.ones(4, np.uint16),
-    "uint32": np.ones(4, np.uint32),
-    "uint64": np.ones(4, np.uint64),
     "longdouble": np.ones(4, np.longdouble),
-    "complex64": np.ones(4, np.complex64),
-    "complex128": np.ones(4, np.complex128),
+    "clongdouble": np.ones(4, np.clongdouble),
     "object": np.array([1, None, "x", []], dtype=object),
     "str": np.array(["a", "bc"]),
     "bytes": np.array([b"a", b"bc"]),
@@ -33,7 +26,10 @@ UNSUPPORTED = {
     "structured": np.zeros(4, dtype=[("a", "f4"), ("b", "i4")]),
     "void": np.zeros(4, dtype="V4"),
     "subarray": np.zeros(4, dtype=[("a", "f4", (2,))]),
-    "float8": np.ones(4, ml_dtypes.float8_e4m3fn),
+    # Of its size, and neither of the two that cocoll has.
+    "float8_e4m3": np.ones(4, ml_dtypes.float8_e4m3),
+    "float8_e5m2fnuz": np.ones(4, ml_dtypes.float8_e5m2fnuz),
+    "int4": np.ones(4, ml_dtypes.int4),
 }
 
 
@@ -48,14 +44,26 @@ def test_an_element_type_that_cocoll_does_not_have(name: str) -> None:
         assert isinstance(error, ValueError)
 
 
-def test_uint16_is_told_how_to_be_bfloat16() -> None:
-    x = np.ones(4, np.uint16)
-    refuse_on_ranks(
-        lambda comm: (lambda: cocoll.allreduce(x, comm=comm), [x]),
-        DTypeError,
-        "got uint16",
-        "dtype='bfloat16'",
-    )
+@pytest.mark.parametrize(
+    ("op", "dtype", "words"),
+    [
+        ("min", "complex64", "needs a dtype with an order"),
+        ("max", "complex128", "needs a dtype with an order"),
+        ("avg", "bool", "needs numbers"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 300, 70_001])
+def test_a_reduction_without_a_meaning(op: str, dtype: str, words: str, count: int) -> None:
+    def misuse(comm):
+        x = np.ones(2 * count, dtype)
+        out = np.zeros(count, dtype)
+        call = cocoll.reduce_scatter if count == 300 else cocoll.allreduce
+        out = out if count == 300 else np.zeros_like(x)
+        if comm.world_size == 2 and count == 1:
+            return lambda: comm.bind(cocoll.allreduce, x, op), [x]
+        return lambda: call(x, op, out=out, comm=comm), [x, out]
+
+    refuse_on_ranks(misuse, DTypeError, f"op={op!r} {words}", f"got {dtype}")
 
 
 @pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8", ">i4", ">i8"])
@@ -83,9 +91,8 @@ def test_the_other_byte_order_through_the_buffer_protocol() -> None:
     refuse_on_ranks(misuse, DTypeError, "byte order")
 
 
-@pytest.mark.parametrize("code", ["h", "H", "I", "L", "b", "u"])
-def test_an_array_of_the_standard_library(code: str) -> None:
-    x = array.array(code, "ab" if code == "u" else [1, 2])
+def test_an_array_of_the_standard_library() -> None:
+    x = array.array("u", "ab")
     refuse_on_ranks(
         lambda comm: (lambda: cocoll.allreduce(x, comm=comm), []),
         DTypeError,
@@ -136,22 +143,34 @@ def test_a_name_that_is_not_the_array_s(given: str, bound: bool) -> None:
     refuse_on_ranks(misuse, DTypeError, f"dtype={given!r}", "float32", "rank {rank}")
 
 
-@pytest.mark.parametrize("name", ["int16", "datetime64", "object", "complex64"])
-def test_an_epilogue_s_array_of_an_unknown_type(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("datetime64", "momentum_buffer must have a dtype out of"),
+        ("object", "momentum_buffer must have a dtype out of"),
+        ("int16", "an epilogue's arrays have a dtype out of"),
+        ("complex64", "an epilogue's arrays have a dtype out of"),
+        ("bool", "an epilogue's arrays have a dtype out of"),
+    ],
+)
+def test_an_epilogue_s_array_of_an_unknown_type(name: str, words: str) -> None:
     def misuse(comm):
         x, param = np.ones(40, np.float32), np.ones(40, np.float32)
-        buffer = np.resize(UNSUPPORTED[name], 40)
+        buffer = np.resize(UNSUPPORTED.get(name, np.ones(4, np.float32)), 40)
+        if name not in UNSUPPORTED:
+            buffer = buffer.astype(name)
         names = {"param": param, "momentum_buffer": buffer, "lr": 0.1}
         return (
             lambda: cocoll.allreduce_fused(x, epilogues.sgd(momentum=0.9), comm=comm, **names),
             [x, param, buffer],
         )
 
-    refuse_on_ranks(misuse, DTypeError, "momentum_buffer must have a dtype out of", f"got {name}")
+    refuse_on_ranks(misuse, DTypeError, words, f"got {name}")
 
 
 @pytest.mark.parametrize("argument", ["x", "out", "param"])
-def test_integers_in_an_epilogue(argument: str) -> None:
+@pytest.mark.parametrize("dtype", ["int32", "uint16", "bool", "complex64"])
+def test_no_floats_in_an_epilogue(argument: str, dtype: str) -> None:
     def misuse(comm):
         arrays = {"x": np.ones(40, np.float32)}
         if argument == "param":
@@ -160,10 +179,10 @@ def test_integers_in_an_epilogue(argument: str) -> None:
         else:
             arrays["out"] = np.ones(40, np.float32)
             epilogue = epilogues.relu()
-        arrays[argument] = np.ones(40, np.int32)
+        arrays[argument] = np.ones(40, dtype)
         return (
             lambda: cocoll.allreduce_fused(epilogue=epilogue, comm=comm, **arrays),
             arrays.values(),
         )
 
-    refuse_on_ranks(misuse, DTypeError, "int32", "floating")
+    refuse_on_ranks(misuse, DTypeError, dtype, "float")

@@ -14,10 +14,12 @@ import ml_dtypes
 import numpy as np
 
 import cocoll
+from cocoll.dtypes import DType
 
 __all__ = [
     "DLPACK_KINDS",
     "DTYPES",
+    "EVERY_DTYPE",
     "FLOATS",
     "KINDS",
     "PLAIN_KINDS",
@@ -31,14 +33,17 @@ __all__ = [
     "symmetric_pool",
 ]
 
+#: What most is computed in: every test of values runs on these.
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64", "uint8")
 FLOATS = DTYPES[:4]
+#: All that there are.
+EVERY_DTYPE = tuple(dtype.label for dtype in DType)
 _GUARD_BYTE = 0xA5
 
 
 def numpy_dtype(label: str) -> np.dtype[Any]:
-    """Give NumPy's dtype of a label; bfloat16 is that of ml_dtypes."""
-    return np.dtype(ml_dtypes.bfloat16 if label == "bfloat16" else label)
+    """Give NumPy's dtype of a label; that of ml_dtypes where NumPy has none."""
+    return np.dtype(getattr(ml_dtypes, label, label))
 
 
 def itemsize_of(label: str) -> int:
@@ -52,8 +57,11 @@ def assert_same_bits(got: Any, wanted: Any, message: str = "") -> None:
     assert left.shape == right.shape, f"{message}: shape {left.shape}, wanted {right.shape}"
     assert left.dtype == right.dtype, f"{message}: dtype {left.dtype}, wanted {right.dtype}"
     if left.tobytes() != right.tobytes():
-        bits = f"u{left.itemsize}"
-        differ = np.flatnonzero(left.reshape(-1).view(bits) != right.reshape(-1).view(bits))
+        sides = (
+            np.frombuffer(side.tobytes(), np.uint8).reshape(-1, side.itemsize)
+            for side in (left, right)
+        )
+        differ = np.flatnonzero(np.not_equal(*sides).any(axis=1))
         first = int(differ[0])
         raise AssertionError(
             f"{message}: {differ.size} of {left.size} elements differ, the first at {first}: got "

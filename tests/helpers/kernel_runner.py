@@ -6,25 +6,17 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from cocoll.dtypes import DType
 from cocoll.kernels.build import Kernel
+from tests.helpers.arrays import numpy_dtype
 
 STREAMING = 1
 ZERO_SOURCES = 2
 MAX_DIMS = 8
 
-NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
-    DType.FLOAT16: np.dtype(np.float16),
-    DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
-    DType.FLOAT32: np.dtype(np.float32),
-    DType.FLOAT64: np.dtype(np.float64),
-    DType.INT32: np.dtype(np.int32),
-    DType.INT64: np.dtype(np.int64),
-    DType.UINT8: np.dtype(np.uint8),
-}
+NUMPY_DTYPES = {dtype: numpy_dtype(dtype.label) for dtype in DType}
 
 
 class Layout(ctypes.Structure):
@@ -134,7 +126,8 @@ def scalar_values(traced: Any, given: Mapping[str, float]) -> list[float]:
 
 def bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Give an array's bits, for exact comparison."""
-    unsigned = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+    # Complex numbers of 16 bytes are two words.
+    unsigned = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.uint64}
     return np.ascontiguousarray(array).view(unsigned[array.itemsize])
 
 
@@ -142,6 +135,11 @@ def random_values(
     rng: np.random.Generator, dtype: DType, count: int, *, spread: float = 2.0
 ) -> np.ndarray[Any, Any]:
     """Give values of mixed magnitudes that fit the dtype."""
+    if dtype.is_complex:
+        parts = [random_values(rng, DType.FLOAT64, count, spread=spread) for _ in range(2)]
+        return (parts[0] + 1j * parts[1]).astype(NUMPY_DTYPES[dtype])
+    if dtype is DType.BOOL:
+        return rng.random(count) < 0.5
     if dtype.is_floating:
         magnitudes = 10.0 ** rng.uniform(-spread, spread / 2, count)
         return (rng.normal(size=count) * magnitudes).astype(NUMPY_DTYPES[dtype])

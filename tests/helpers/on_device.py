@@ -53,8 +53,7 @@ def make_array(
 
 def put(comm: cocoll.Communicator, values: np.ndarray[Any, Any], memory: str) -> DeviceArray:
     """Copy an array to the rank's GPU."""
-    label = {"uint16": "bfloat16"}.get(str(values.dtype), str(values.dtype))
-    made = make_array(comm, values.shape, label, memory)
+    made = make_array(comm, values.shape, str(values.dtype), memory)
     made.set(values)
     return made
 
@@ -63,7 +62,7 @@ def fill(rank: int, shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.nda
     """Give values of both signs, different on every rank."""
     random = np.random.default_rng(1000 * seed + rank)
     if np.issubdtype(numpy_dtype(DType.parse(dtype)), np.integer):
-        low = 0 if dtype == "uint8" else -50
+        low = 0 if dtype.startswith("u") else -50
         return random.integers(low, 50, shape).astype(dtype)
     return random.standard_normal(shape).astype(np.float32).astype(numpy_dtype(DType.parse(dtype)))
 

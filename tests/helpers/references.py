@@ -28,7 +28,17 @@ OPS = ("sum", "prod", "min", "max", "avg")
 #: give the same bits.
 ANY_ORDER: ContextVar[bool] = ContextVar("ANY_ORDER", default=False)
 
-_EPS = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+_EPS = {
+    "float8_e4m3fn": 2.0**-4,
+    "float8_e5m2": 2.0**-3,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+    "float32": 2.0**-24,
+    "float64": 2.0**-53,
+}
+_LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "float16": 65504.0}
+# Below the smallest normal number the spacing is absolute.
+_SMALLEST = {"float8_e4m3fn": 2.0**-9, "float8_e5m2": 2.0**-16, "float16": 2.0**-24}
 
 
 def contribution(
@@ -36,11 +46,19 @@ def contribution(
 ) -> np.ndarray[Any, Any]:
     """Give what a rank brings: the same on whichever rank it is computed."""
     random = np.random.default_rng([seed, rank])
-    if label == "uint8":
-        return random.integers(0, 256, shape, np.uint8)
-    if label in ("int32", "int64"):
+    if label == "bool":
+        # Mostly what leaves both answers open.
+        return np.asarray(random.random(shape) < (0.2 if op in ("sum", "max") else 0.8))
+    if "int" in label:
         limits = np.iinfo(label)
         return random.integers(limits.min, limits.max, shape, label, endpoint=True)
+    if label.startswith("complex"):
+        part = "float32" if label == "complex64" else "float64"
+        real, imaginary = (
+            contribution(rank, shape, part, op, 2 * seed + which).astype(np.float64)
+            for which in (0, 1)
+        )
+        return np.asarray(real + 1j * imaginary).astype(label)
     if ANY_ORDER.get():
         exact = random.integers(-15, 16, shape)
         if op == "prod":
@@ -61,30 +79,43 @@ def contributions(
 
 
 def _accumulate_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    return np.dtype(np.float32) if str(dtype) in _EPS and dtype.itemsize < 4 else dtype
+
+
+def _multiply_complex(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    # NumPy's own may keep more digits in between.
+    product = np.empty_like(a)
+    product.real = a.real * b.real - a.imag * b.imag
+    product.imag = a.real * b.imag + a.imag * b.real
+    return product
 
 
 def reduce_wide(parts: list[np.ndarray[Any, Any]], op: str) -> np.ndarray[Any, Any]:
     """Reduce in rank order in the accumulate type, and do not round to the storage type."""
     dtype = parts[0].dtype
     wide = [part.astype(_accumulate_dtype(dtype)) for part in parts]
-    function = {
+    function: Any = {
         "sum": np.add,
         "avg": np.add,
         "prod": np.multiply,
         "min": np.minimum,
         "max": np.maximum,
     }[op]
+    if op == "prod" and dtype.kind == "c":
+        function = _multiply_complex
     if op == "avg" and dtype.kind in "iu":
         total = sum(part.astype(object) for part in parts)
         size = len(parts)
         quotients = [abs(int(v)) // size * (1 if v >= 0 else -1) for v in np.ravel(total)]
         return np.array(quotients, dtype).reshape(parts[0].shape)
     with np.errstate(all="ignore"):
-        total = wide[0].copy()
+        total = np.array(wide[0])
         for part in wide[1:]:
             total = np.asarray(function(total, part))
-        if op == "avg":
+        if op == "avg" and dtype.kind == "c":
+            size = total.real.dtype.type(len(parts))
+            total.real, total.imag = total.real / size, total.imag / size
+        elif op == "avg":
             total = np.asarray(total / total.dtype.type(len(parts)))
     return np.asarray(total)
 
@@ -99,23 +130,34 @@ def check_reduced(got: Any, parts: list[np.ndarray[Any, Any]], op: str, message:
     """Assert the bits of rank order, and nearness to float64 where that says more."""
     wanted = reduce_in_rank_order(parts, op)
     assert_same_bits(got, wanted, message)
+    if parts[0].dtype.kind == "c":
+        if op != "prod":
+            for name in ("real", "imag"):
+                halves = [np.array(getattr(part, name)) for part in parts]
+                _check_near(np.array(getattr(np.asarray(got), name)), halves, op, message)
+    elif str(parts[0].dtype) in _EPS and op != "prod":
+        _check_near(got, parts, op, message)
+
+
+def _check_near(got: Any, parts: list[np.ndarray[Any, Any]], op: str, message: str) -> None:
     label = str(parts[0].dtype)
-    if label not in _EPS or op == "prod":
-        return
     exact = [part.astype(np.float64) for part in parts]
     scale = np.sum(np.abs(exact), axis=0) if parts[0].size else np.zeros(parts[0].shape)
     total = {"min": np.minimum, "max": np.maximum}.get(op, np.add).reduce(exact, axis=0)
     if op == "avg":
         total, scale = total / len(parts), scale / len(parts)
-    accumulate = "float32" if parts[0].dtype.itemsize == 2 else label
+    accumulate = str(_accumulate_dtype(parts[0].dtype))
     bound = (len(parts) - 1 + (op == "avg")) * _EPS[accumulate] * scale + _EPS[label] * np.abs(
         total
     )
-    # Below the smallest normal number the spacing is absolute.
-    bound = bound + float(np.finfo(np.float16).smallest_subnormal if label == "float16" else 0.0)
-    error = np.abs(np.asarray(got).astype(np.float64) - total)
-    assert (error <= bound).all(), (
-        f"{message}: off by {float((error - bound).max())} beyond the bound"
+    bound = np.asarray(bound + _SMALLEST.get(label, 0.0))
+    found = np.asarray(got).astype(np.float64)
+    finite = np.isfinite(found)
+    # Few bits of exponent are soon too few: then the sum is no number, or as good as none.
+    assert (np.abs(total) + bound >= _LARGEST.get(label, np.inf))[~finite].all(), message
+    error = np.abs(found - total)[finite]
+    assert (error <= bound[finite]).all(), (
+        f"{message}: off by {float((error - bound[finite]).max())} beyond the bound"
     )
 
 

@@ -95,7 +95,15 @@ def test_solvers(solver: str) -> None:
     run_ranks(8, body, hosts=LAYOUTS["mixed"], tuning=TUNING)
 
 
-DTYPES = [dtype.label for dtype in DType if dtype is not DType.BFLOAT16]
+# What moves is bytes: one dtype of every size each time.
+DTYPES = [
+    pytest.param(
+        dtype.label,
+        marks=() if dtype <= DType.UINT8 or dtype is DType.COMPLEX128 else pytest.mark.long,
+    )
+    for dtype in DType
+    if dtype.carrier is None
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

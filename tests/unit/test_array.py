@@ -16,7 +16,7 @@ from cocoll.array import describe_array, make_output, numpy_dtype
 from cocoll.dtypes import DType
 from cocoll.errors import BufferMismatchError, DTypeError, UsageError
 
-NAMES = ["float16", "float32", "float64", "int32", "int64", "uint8"]
+NAMES = [dtype.label for dtype in DType if dtype.carrier is None]
 NONE = -1
 
 
@@ -89,15 +89,34 @@ def test_any_order_of_dimensions(case: tuple[tuple[int, ...], list[int]]) -> Non
         np.testing.assert_array_equal(read_back(describe_array(given_array, "x", NONE)), array)
 
 
-def test_bfloat16() -> None:
-    array = np.arange(6).astype(ml_dtypes.bfloat16)
-    assert describe_array(array, "x", NONE).dtype is DType.BFLOAT16
-    raw = array.view(np.uint16)
-    assert describe_array(raw, "x", DType.BFLOAT16).dtype is DType.BFLOAT16
-    assert describe_array(OnlyDlpack(raw), "x", DType.BFLOAT16).dtype is DType.BFLOAT16
+CARRIED = [dtype for dtype in DType if dtype.carrier is not None]
+
+
+@pytest.mark.parametrize("dtype", CARRIED, ids=lambda dtype: dtype.label)
+def test_floats_that_numpy_lacks(dtype: DType) -> None:
+    carrier = dtype.carrier
+    assert carrier is not None
+    array = np.arange(6).astype(getattr(ml_dtypes, dtype.label))
+    assert describe_array(array, "x", NONE).dtype is dtype
+    raw = array.view(carrier.label)
     for given_array in (raw, OnlyDlpack(raw)):
-        with pytest.raises(DTypeError):
-            describe_array(given_array, "x", NONE)
+        assert describe_array(given_array, "x", dtype).dtype is dtype
+        # Without the word they are integers, and with another one too.
+        assert describe_array(given_array, "x", NONE).dtype is carrier
+        assert describe_array(given_array, "x", DType.FLOAT32).dtype is carrier
+    assert describe_array(np.ones(2, np.int16), "x", dtype).dtype is DType.INT16
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", DType, ids=lambda dtype: dtype.label)
+def test_torch_tensors(dtype: DType) -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros((3, 4), dtype=getattr(torch, dtype.label)).T
+    description = describe_array(tensor, "x", NONE)
+    assert description.dtype is dtype
+    assert description.address == tensor.data_ptr()
+    assert description.shape == (4, 3)
+    assert make_output(tensor, (5,), dtype).dtype is tensor.dtype
 
 
 @pytest.mark.parametrize(
@@ -106,6 +125,9 @@ def test_bfloat16() -> None:
         bytearray(8),
         standard.array("f", [1, 2]),
         (ctypes.c_double * 3)(),
+        (ctypes.c_bool * 3)(),
+        standard.array("h", [1, 2]),
+        standard.array("Q", [1, 2]),
         memoryview(np.arange(6, dtype=np.int32).reshape(2, 3)),
     ],
     ids=lambda value: type(value).__name__,
@@ -119,7 +141,7 @@ def test_the_buffer_protocol(value: object) -> None:
 
 
 def test_the_argument_is_named() -> None:
-    for value, kind in (("text", UsageError), (np.ones(2, bool), DTypeError)):
+    for value, kind in (("text", UsageError), (np.ones(2, "m8[s]"), DTypeError)):
         with pytest.raises(kind, match=r"^momentum must"):
             describe_array(value, "momentum", NONE)
 
@@ -131,7 +153,7 @@ def test_dimensions_have_a_limit() -> None:
             describe_array(value, "x", NONE)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "bfloat16"])
+@pytest.mark.parametrize("name", [dtype.label for dtype in DType])
 def test_outputs(name: str) -> None:
     dtype = DType.parse(name)
     made = make_output(np.ones(3, np.float32), (4, 5), dtype)
@@ -139,6 +161,8 @@ def test_outputs(name: str) -> None:
     assert made.dtype == numpy_dtype(dtype)
 
 
-def test_outputs_of_raw_bfloat16() -> None:
-    made = make_output(np.ones(3, np.uint16), (2,), DType.BFLOAT16)
-    assert made.dtype == np.uint16
+@pytest.mark.parametrize("dtype", CARRIED, ids=lambda dtype: dtype.label)
+def test_outputs_of_raw_floats(dtype: DType) -> None:
+    assert dtype.carrier is not None
+    made = make_output(np.ones(3, dtype.carrier.label), (2,), dtype)
+    assert made.dtype == dtype.carrier.label

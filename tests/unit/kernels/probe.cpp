@@ -46,6 +46,8 @@ PROBE_POWER(double, float64)
 
 PROBE_CONVERSIONS(float16)
 PROBE_CONVERSIONS(bfloat16)
+PROBE_CONVERSIONS(float8_e4m3fn)
+PROBE_CONVERSIONS(float8_e5m2)
 
 PROBE philox_block(const uint32_t* counter, const uint32_t* key, uint32_t* words) {
   const cocoll::PhiloxWords drawn =

@@ -1,4 +1,4 @@
-"""float16 and bfloat16 conversions: every bit pattern, every tie, every ISA level."""
+"""Conversions of floats of 16 and 8 bits: every bit pattern, every tie, every ISA level."""
 
 from __future__ import annotations
 
@@ -151,3 +151,68 @@ def test_narrowing_extreme_doubles(probe: ctypes.CDLL, name: str) -> None:
         as_floats, np.array([np.inf, -np.inf, np.inf, -np.inf, 0.0, -0.0, np.nan] * 3)
     )
     np.testing.assert_array_equal(np.signbit(as_floats[:6]), [0, 1, 0, 1, 0, 1])
+
+
+# ---- 8 bits ------------------------------------------------------------------------------------
+
+EIGHTS = {
+    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+}
+EVERY_BYTE = np.arange(256, dtype=np.uint8)
+
+
+@pytest.mark.parametrize("name", EIGHTS)
+def test_widening_every_byte(probe: ctypes.CDLL, name: str) -> None:
+    patterns = np.tile(EVERY_BYTE, 3)
+    expected = patterns.view(EIGHTS[name]).astype(np.float32)
+    for form in ("widen", "widen_one_by_one"):
+        widened = call(probe, f"{form}_{name}", patterns, np.float32)
+        numbers = ~np.isnan(expected)
+        np.testing.assert_array_equal(bits(widened)[numbers], bits(expected)[numbers])
+        assert np.isnan(widened[~numbers]).all()
+        np.testing.assert_array_equal(np.signbit(widened), (patterns >> 7) == 1)
+
+
+def floats_around_bytes(name: str) -> np.ndarray[Any, Any]:
+    """Give every byte's value, all ties between neighbours, what is beside them, and the rest."""
+    values = EVERY_BYTE[:128].view(EIGHTS[name]).astype(np.float64)
+    finite = np.sort(values[np.isfinite(values)])
+    ties = (finite[:-1] + finite[1:]) / 2
+    ties = np.append(ties, finite[-1] + (finite[-1] - finite[-2]) / 2)
+    found = np.concatenate([finite, ties, [2 * finite[-1], 2.0**-30, 1e30]]).astype(np.float32)
+    beside = [np.nextafter(found, np.float32(-np.inf)), np.nextafter(found, np.float32(np.inf))]
+    magnitudes = np.concatenate([found, *beside, np.array([np.inf, np.nan], np.float32)])
+    return np.concatenate([magnitudes, -magnitudes]).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", EIGHTS)
+def test_narrowing_to_bytes(probe: ctypes.CDLL, name: str) -> None:
+    rng = np.random.default_rng(3)
+    patterns = rng.integers(0, 2**32, 100_000, dtype=np.uint64).astype(np.uint32)
+    near = rng.integers(0x38000000, 0x48000000, 100_000, dtype=np.uint64).astype(np.uint32)
+    values = np.concatenate(
+        [floats_around_bytes(name), patterns.view(np.float32), near.view(np.float32)]
+    )
+    with np.errstate(all="ignore"):
+        expected = bits(values.astype(EIGHTS[name]))
+    # ml_dtypes loses the sign of some NaN.
+    expected = np.where(np.isnan(values), expected & 0x7F | (bits(values) >> 24 & 0x80), expected)
+    for form in ("narrow", "narrow_one_by_one"):
+        narrowed = call(probe, f"{form}_{name}", values, np.uint8)
+        np.testing.assert_array_equal(narrowed, expected)
+
+
+@pytest.mark.parametrize("name", EIGHTS)
+def test_narrowing_a_double_to_a_byte_rounds_once(probe: ctypes.CDLL, name: str) -> None:
+    floats = floats_around_bytes(name)
+    wide = floats[np.isfinite(floats)].astype(np.float64)
+    values = np.concatenate([wide, np.nextafter(wide, -np.inf), np.nextafter(wide, np.inf)])
+    narrowed = call(probe, f"narrow_double_{name}", values, np.uint8)
+    magnitudes = EVERY_BYTE[:128].view(EIGHTS[name]).astype(np.float64)
+    finite = magnitudes[np.isfinite(magnitudes)]
+    past = 0x7F if name == "float8_e4m3fn" else 0x7C
+    for value, found in zip(values, narrowed, strict=True):
+        # Counted past the largest, what is no number is the one after it.
+        nearest = min(nearest_half(abs(float(value)), finite), past)
+        assert found == nearest | (0x80 if np.signbit(value) else 0), value
