@@ -37,6 +37,7 @@ LAYERS = (
         "movers",
         "reshard_calls",
         "resharder",
+        "uneven",
         "torch",
         "jax",
     ),
