@@ -43,7 +43,7 @@ def plan_alltoall(
 
     Notes
     -----
-    Each block crosses once. Scratch, where staged: ``(world_size - 1) * slots`` chunks on each rank.
+    Each block crosses once. Scratch, where staged: ``(world_size - 1) * slots`` chunks.
     """
 
     def move(sender: int, receiver: int) -> BlockMove:
