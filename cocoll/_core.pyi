@@ -34,6 +34,7 @@ def allgather(
     x: Any,
     *,
     out: Any = None,
+    counts: Sequence[int] | None = None,
     comm: CommunicatorBase | None = None,
     stream: Any = None,
     dtype: str | None = None,
@@ -42,6 +43,54 @@ def allgather(
 def broadcast(
     x: Any,
     root: int = 0,
+    *,
+    out: Any = None,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def reduce(
+    x: Any,
+    op: _Op = "sum",
+    root: int = 0,
+    *,
+    out: Any = None,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def gather(
+    x: Any,
+    root: int = 0,
+    *,
+    out: Any = None,
+    counts: Sequence[int] | None = None,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def scatter(
+    x: Any = None,
+    root: int = 0,
+    *,
+    out: Any = None,
+    counts: Sequence[int] | None = None,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def alltoall(
+    x: Any,
+    *,
+    out: Any = None,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def alltoallv(
+    x: Any,
+    send_counts: Sequence[int],
+    recv_counts: Sequence[int] | None = None,
     *,
     out: Any = None,
     comm: CommunicatorBase | None = None,

@@ -88,6 +88,11 @@ cdef enum:
     _REDUCE_SCATTER_FUSED = 7
     _CUSTOM = 8
     _EXCHANGE = 9
+    _REDUCE = 11
+    _GATHER = 12
+    _SCATTER = 13
+    _ALLTOALL = 14
+    _ALLTOALLV = 15
 
 cdef enum:
     _OPTION_SHARD = 1
@@ -124,6 +129,8 @@ include "host/session.pxi"
 include "host/flight.pxi"
 include "host/calls.pxi"
 include "host/lists.pxi"
+include "host/movement.pxi"
+include "host/block_calls.pxi"
 include "host/fused.pxi"
 include "host/stages.pxi"
 include "host/bound.pxi"
@@ -297,7 +304,7 @@ def reduce_scatter(x, op="sum", *, out=None, comm=None, stream=None, dtype=None,
     return _call_simple(_REDUCE_SCATTER, x, op, out, comm, stream, dtype, None, layout)
 
 
-def allgather(x, *, out=None, comm=None, stream=None, dtype=None, layout=None):
+def allgather(x, *, out=None, counts=None, comm=None, stream=None, dtype=None, layout=None):
     """Give every rank the blocks of all ranks, in rank order.
 
     Collective. See `allreduce` for the parameters they share.
@@ -309,6 +316,9 @@ def allgather(x, *, out=None, comm=None, stream=None, dtype=None, layout=None):
     out : array_like, all blocks, optional
         Disjoint from `x`, or `x` is this rank's block of it. Default: a new array, the blocks
         stacked along the first dimension.
+    counts : sequence of int, optional
+        For every rank the length of its block's first dimension, the same on all ranks. `out` is
+        then disjoint from `x`.
     comm, stream, dtype : optional
         As in `allreduce`.
     layout : {"block", "shard"}, optional
@@ -325,6 +335,11 @@ def allgather(x, *, out=None, comm=None, stream=None, dtype=None, layout=None):
     BufferMismatchError
         `x` has another length than this rank's block of `out`.
     """
+    if counts is not None:
+        if layout is not None:
+            raise UsageError("allgather takes counts= or layout=, not both")
+        return _hooks.call_uneven(_communicator(comm), _ALLGATHER, x, out, counts, None, None,
+                                  dtype, stream)
     return _call_simple(_ALLGATHER, x, "sum", out, comm, stream, dtype, None, layout)
 
 
@@ -534,6 +549,10 @@ def bind(CommunicatorBase comm, function, args, kwargs):
     given = kwargs.pop("comm", comm)
     if given is not None and given is not comm:
         raise UsageError("comm.bind binds to its own communicator; leave comm= out")
+    if function is alltoallv or kwargs.get("counts") is not None:
+        given = _hooks.bind_arguments(function, args, kwargs)
+        return _hooks.bind_uneven(comm, _ALLTOALLV if function is alltoallv else
+                                  _kind_of(function), given, stream)
     _enter(comm)
     try:
         return _bind(comm, function, args, kwargs, stream)
@@ -619,6 +638,14 @@ cdef int _kind_of(object function) except -1:
         return _ALLGATHER
     if function is broadcast:
         return _BROADCAST
+    if function is reduce:
+        return _REDUCE
+    if function is gather:
+        return _GATHER
+    if function is scatter:
+        return _SCATTER
+    if function is alltoall:
+        return _ALLTOALL
     if function is allreduce_fused:
         return _ALLREDUCE_FUSED
     if function is reduce_scatter_fused:

@@ -19,6 +19,7 @@ from cocoll.errors import UsageError
 from cocoll.failure import Kind, make_failure
 from cocoll.preparation import prepare_fused, prepare_plain
 from cocoll.stream import is_cuda_stream, resolve_stream
+from cocoll.uneven import bind_given, call_uneven
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
@@ -33,6 +34,8 @@ class SlowPath:
     resolve_stream = staticmethod(resolve_stream)
     is_on_device = staticmethod(is_on_device)
     make_failure = staticmethod(make_failure)
+    call_uneven = staticmethod(call_uneven)
+    bind_uneven = staticmethod(bind_given)
     prepare = staticmethod(prepare_plain)
     prepare_fused = staticmethod(prepare_fused)
 
@@ -68,12 +71,14 @@ class SlowPath:
         dtype_code: int,
         shard: int,
     ) -> object:
-        """Make the output of a reduce_scatter or an allgather."""
+        """Make the output of a collective whose result has another shape than its input."""
         world_size, dtype = comm.world_size, DType(dtype_code)
         count = 1
         for length in shape:
             count *= length
-        if kind_code == Kind.ALLGATHER:
+        if kind_code == Kind.ALLTOALL:
+            return make_output(x, shape, dtype)
+        if kind_code in (Kind.ALLGATHER, Kind.GATHER):
             if shard:
                 raise UsageError("allgather with layout='shard' needs out=, the whole vector")
             head, rest = (shape[0], shape[1:]) if shape else (1, ())
@@ -142,6 +147,10 @@ class SlowPath:
         from cocoll.device import calls
 
         calls.refuse_capture(comm, out if x is None else x, stream)
+        if kind_code >= Kind.REDUCE:
+            from cocoll.device.block_calls import bind_blocks
+
+            return bind_blocks(comm, Kind(kind_code), x, op, out, dtype, root, stream)()
         return calls.bind_simple(comm, kind_code, x, op, out, dtype, root, layout, stream)()
 
     @staticmethod
@@ -185,6 +194,19 @@ class SlowPath:
         """Bind a call's arrays on a GPU."""
         from cocoll.device import calls, fused_calls
 
+        if kind_code >= Kind.REDUCE:
+            from cocoll.device.block_calls import bind_blocks
+
+            return bind_blocks(
+                comm,
+                Kind(kind_code),
+                given["x"],
+                given.get("op", "sum"),
+                given["out"],
+                given["dtype"],
+                given.get("root"),
+                stream,
+            )
         if kind_code not in (Kind.ALLREDUCE_FUSED, Kind.REDUCE_SCATTER_FUSED):
             return calls.bind_simple(
                 comm,

@@ -45,6 +45,11 @@ class Kind(enum.IntEnum):
     CUSTOM = 8
     EXCHANGE = 9
     RESHARD = 10
+    REDUCE = 11
+    GATHER = 12
+    SCATTER = 13
+    ALLTOALL = 14
+    ALLTOALLV = 15
 
 
 class Option(enum.IntFlag):
@@ -77,6 +82,7 @@ class Purpose(enum.IntEnum):
     EMPTY_ON_DEVICE = 6
     TRACE = 7
     RESHARD = 8
+    COUNTS = 9
 
 
 class _Status(enum.IntEnum):
@@ -94,7 +100,9 @@ _REDUCING = (
     Kind.REDUCE_SCATTER,
     Kind.ALLREDUCE_FUSED,
     Kind.REDUCE_SCATTER_FUSED,
+    Kind.REDUCE,
 )
+_ROOTED = (Kind.BROADCAST, Kind.REDUCE, Kind.GATHER, Kind.SCATTER)
 _PURPOSE_LABELS = {
     Purpose.EMPTY: "comm.empty",
     Purpose.DUPLICATE: "comm.duplicate",
@@ -104,6 +112,7 @@ _PURPOSE_LABELS = {
     Purpose.EMPTY_ON_DEVICE: "comm.empty on a GPU",
     Purpose.TRACE: "the end of comm.trace",
     Purpose.RESHARD: "the planning of a resharding",
+    Purpose.COUNTS: "the exchange of counts",
 }
 
 
@@ -122,7 +131,7 @@ def describe_operation(flight: tuple[int, ...] | None) -> str:
     parts = [f"count={count}", f"dtype={DType(dtype).label}"]
     if kind in _REDUCING:
         parts.append(f"op={OP_LABELS[op]}")
-    if kind is Kind.BROADCAST:
+    if kind in _ROOTED:
         parts.append(f"root={root}")
     if epilogue:
         parts.append(f"epilogue={epilogue:016x}")

@@ -57,7 +57,7 @@ def prepare_plain(
     choice = choose(comm, kind, op, dtype, spec, size_class, root, Option(options))
     variants = choice.variants(comm.rank)
     kernel = None
-    if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
+    if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER, Kind.REDUCE):
         kernel = comm._kernels.load(KernelSpec(OP_LABELS[op], dtype, None))
     facts = Facts(
         variants.algorithm,

@@ -25,6 +25,7 @@ _REDUCING = (
     Kind.REDUCE_SCATTER,
     Kind.ALLREDUCE_FUSED,
     Kind.REDUCE_SCATTER_FUSED,
+    Kind.REDUCE,
 )
 
 

@@ -148,8 +148,32 @@ class Resharding:
             An array is missing, is not wanted here, or has another shape or dtype than the layout
             says.
         """
-        sources = self._bundle.unpack(x, "x")
-        results = self._bundle.unpack(out, "out")
+        return self._bind(self._bundle.unpack(x, "x"), self._bundle.unpack(out, "out"), stream)
+
+    def bind_blocks(
+        self, x: Sequence[Any], out: Sequence[Any], whole: Any, stream: Any
+    ) -> BoundOperation | BoundDeviceOperation:
+        """Acquire arrays as `bind` does, where the results are parts of one array.
+
+        Parameters
+        ----------
+        x, out : sequence
+            As of `bind`.
+        whole : array_like
+            What a run gives as its result.
+        stream : optional
+            As of `bind`.
+
+        Returns
+        -------
+        BoundOperation
+            Not yet run.
+        """
+        return self._bind(list(x), list(out), stream, whole)
+
+    def _bind(
+        self, sources: list[Any], results: list[Any], stream: Any, whole: Any = None
+    ) -> BoundOperation | BoundDeviceOperation:
         given: list[ArrayDescription | None] = []
         made: list[ArrayDescription | None] = []
         for number, (source, target) in enumerate(self._layouts):
@@ -166,7 +190,8 @@ class Resharding:
         kept: list[Any] = [sources, results]
         entries = [self._entry(part, given, made, kept) for part in self._mover.parts]
         like = next((one for one in (*sources, *results) if one is not None), None)
-        return self._mover.bind(entries, kept, self._bundle.pack(results), stream, like)
+        output = self._bundle.pack(results) if whole is None else whole
+        return self._mover.bind(entries, kept, output, stream, like)
 
     def _make_mover(self, near: Any) -> Mover:
         freight = Freight(self.planned, self._layouts, self._dtypes, self._result_dtypes,

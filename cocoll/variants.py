@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cocoll.algorithms import ReduceSpec, flat, inline, one_shot, two_shot
-from cocoll.algorithms.choosing import Demand, candidates
+from cocoll.algorithms import ReduceSpec, flat, inline, movement, one_shot, two_shot
+from cocoll.algorithms.choosing import Demand, candidates, make_hierarchy
 from cocoll.errors import UnsupportedError
 from cocoll.failure import Kind, Option
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS, Plan
@@ -45,7 +45,9 @@ ALGORITHMS = (
     "wire_two_shot",
     "flat_update",
     "local_update",
+    "direct",
 )
+_MOVEMENT = (Kind.REDUCE, Kind.GATHER, Kind.SCATTER, Kind.ALLTOALL)
 
 #: Size classes: the data fits the arrival line; the one-shot staging; neither.
 INLINE, ONE_SHOT = 0, 1
@@ -162,6 +164,10 @@ def choose_variants(
                     alignment_elements=alignment,
                     replicated_result=replicated,
                 ),
+            )
+        case Kind.REDUCE | Kind.GATHER | Kind.SCATTER | Kind.ALLTOALL:
+            return Variants(
+                *movement.plan_both(kind.name.lower(), rank, world_size, spec, root, tuning)
             )
         case _:
             return Variants(
@@ -319,6 +325,12 @@ def choose_for_hosts(
     """
     if kind is Kind.BARRIER:
         return Variants("barrier", None, flat.plan_barrier(rank, topology.world_size))
+    if kind in _MOVEMENT:
+        name, hierarchy = kind.name.lower(), make_hierarchy(topology)
+        size = topology.world_size
+        return Variants(
+            *movement.plan_both(name, rank, size, spec, root, tuning, hierarchy, rank_order)
+        )
     demand = demand_of(tuning, kind, spec, size_class, root, options, rank_order=rank_order)
     best = candidates(topology, demand)[0]
     staged = best.make(rank, True)

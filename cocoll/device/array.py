@@ -148,6 +148,24 @@ class DeviceArray:
             self._device.copy(to, source, nbytes, queue)
             self._device.synchronize(queue)
 
+    def __getitem__(self, rows: slice) -> DeviceArray:
+        """Give a view of consecutive rows: a slice of the first dimension."""
+        if not self.shape:
+            raise UsageError(f"wanted an array with a first dimension to slice; got {self!r}")
+        start, stop, step = rows.indices(self.shape[0])
+        if step != 1:
+            raise UsageError(f"wanted consecutive rows; got a step of {step}")
+        count = max(0, stop - start)
+        row_bytes = math.prod(self.shape[1:]) * DType.parse(self.dtype).itemsize_bytes
+        return DeviceArray(
+            self._device,
+            self._address + start * row_bytes,
+            (count, *self.shape[1:]),
+            DType.parse(self.dtype),
+            self,
+            self.stream,
+        )
+
     def __repr__(self) -> str:
         """Say what it is, not what it holds: that would wait for the GPU."""
         return f"<cocoll.DeviceArray {self.shape} {self.dtype} on GPU {self._device.ordinal}>"

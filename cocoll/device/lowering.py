@@ -37,7 +37,7 @@ from cocoll.plan.ir import (
     View,
     Wait,
 )
-from cocoll.plan.ranges import block_elements, block_range, chunk_range
+from cocoll.plan.ranges import block_elements, block_range, chunk_range, origin_element
 from cocoll.plan.structure import matches_by_tag
 
 if TYPE_CHECKING:
@@ -354,7 +354,7 @@ class _Lowering:
                     f"make them with comm.empty(device='cuda')"
                 )
             address = request.side.addresses(place)[view.rank]
-        origin, _ = block_range(view.origin, request.count, self._length)
+        origin = origin_element(view.origin, request.count, self._length)
         return address + (first - origin) * view.itemsize_bytes
 
     def _need_wire(self) -> None:

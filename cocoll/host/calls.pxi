@@ -370,6 +370,8 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
     cdef int size_class
     cdef int64_t key
     cdef Program program
+    if kind >= _REDUCE:
+        return _bind_movement(comm, kind, x, op, out, dtype, root_rank)
     call.keep = x if out is None else (x, out)
     call.reserve(2)
     if x is not None or kind != _BROADCAST or out is None:

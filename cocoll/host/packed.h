@@ -273,7 +273,8 @@ class PlanImage {
       return fail(at, "no such buffer");
     if (view.rank() < 0 || view.rank() >= limits.world_size) return fail(at, "no such rank");
     if (view.itemsize_bytes() < 1 || view.itemsize_bytes() > 64) return fail(at, "bad itemsize");
-    if (view.index() < 0 || view.origin() < 0 || view.origin() >= limits.world_size)
+    if (view.index() < 0 || view.origin() <= -limits.world_size ||
+        view.origin() >= limits.world_size)
       return fail(at, "bad index or origin");
     const bool foreign = view.rank() != limits.rank;
     if (!same_host(view.rank(), limits)) return fail(at, "memory of another host is not mapped");

@@ -114,7 +114,8 @@ class View:
         Which result or operand, where there are several.
     origin : int, default 0
         The block whose first element is the buffer's first element (0: the buffer holds the whole
-        vector). Only where `slots` is 0.
+        vector; below 0: it holds a vector that begins so many blocks further on). Only where
+        `slots` is 0.
     offset_bytes : int, default 0
         Scratch only: distance from the start of the region.
     slots : int, default 0

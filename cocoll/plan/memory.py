@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cocoll.errors import UsageError
 from cocoll.plan.ir import Buffer, Plan, View
-from cocoll.plan.ranges import block_elements, block_range
+from cocoll.plan.ranges import block_elements, block_range, origin_element
 
 __all__ = ["LINE_BYTES", "Aliasing", "Extent", "MemoryMap", "Relation", "Space"]
 
@@ -146,7 +146,7 @@ class MemoryMap:
                 return f"a chunk of {length_bytes} bytes overruns its slot of {view.slot_bytes}"
             start = base + view.offset_bytes + iteration % view.slots * view.slot_bytes
         else:
-            origin = block_range(view.origin, self._count, self._block_elements)[0]
+            origin = origin_element(view.origin, self._count, self._block_elements)
             if first < origin:
                 return f"element {first} lies before the array's first element, {origin}"
             start = base + view.offset_bytes + (first - origin) * itemsize

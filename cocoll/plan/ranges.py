@@ -9,7 +9,7 @@ from cocoll.plan.ir import WHOLE_VECTOR, Span
 if TYPE_CHECKING:
     from cocoll.plan.ir import Loop
 
-__all__ = ["block_elements", "block_range", "chunk_range", "loop_iterations"]
+__all__ = ["block_elements", "block_range", "chunk_range", "loop_iterations", "origin_element"]
 
 
 def block_elements(count: int, world_size: int, alignment_elements: int) -> int:
@@ -24,6 +24,11 @@ def block_range(block: int, count: int, length_elements: int) -> tuple[int, int]
         return 0, count
     start = min(block * length_elements, count)
     return start, min(start + length_elements, count)
+
+
+def origin_element(origin: int, count: int, length_elements: int) -> int:
+    """Give the element that the first of a view's buffer stands for; below 0 it is another's."""
+    return min(origin * length_elements, count)
 
 
 def loop_iterations(loop: Loop, count: int, length_elements: int) -> range:

@@ -282,8 +282,11 @@ def _check_reduce(where: _Where, step: Reduce) -> None:
 def _check_view(where: _Where, plan: Plan, view: View) -> None:
     if not 0 <= view.rank < plan.world_size:
         raise RankError(f"{where}: wanted ranks in [0, {plan.world_size}), got {view.rank}")
-    if not 0 <= view.origin < plan.world_size:
-        raise RankError(f"{where}: wanted an origin in [0, {plan.world_size}), got {view.origin}")
+    if not -plan.world_size < view.origin < plan.world_size:
+        raise RankError(
+            f"{where}: wanted an origin in ({-plan.world_size}, {plan.world_size}), got "
+            f"{view.origin}"
+        )
     if view.itemsize_bytes < 1 or view.index < 0 or view.offset_bytes < 0:
         raise UsageError(f"{where}: {describe_view(view)} has a negative or zero field")
     if view.slots < 0 or view.slot_bytes < 0 or (view.slots and not view.slot_bytes):

@@ -40,6 +40,7 @@ LAYERS = (
         "reshard_calls",
         "resharder",
         "stage_preparation",
+        "uneven",
         "torch",
         "jax",
     ),
