@@ -10,8 +10,12 @@ from cocoll._core import (
     allreduce_fused,
     barrier,
     broadcast,
+    group,
+    recv,
     reduce_scatter,
     reduce_scatter_fused,
+    send,
+    sendrecv,
 )
 from cocoll.collectives import SlowPath
 from cocoll.communicator import Communicator, init
@@ -61,6 +65,7 @@ __all__ = [
     "erf",
     "errors",
     "exp",
+    "group",
     "init",
     "log",
     "maximum",
@@ -68,9 +73,12 @@ __all__ = [
     "multicast",
     "plan_multicast",
     "plan_reshard",
+    "recv",
     "reduce_scatter",
     "reduce_scatter_fused",
     "reshard",
+    "send",
+    "sendrecv",
     "sqrt",
     "tanh",
     "where",

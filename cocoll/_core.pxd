@@ -85,6 +85,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
     uint64_t kNotMapped
     uint64_t kReplicatedBit
     uint32_t kFlightRecords
+    uint32_t kPointRecords
 
     cdef enum class Status(int32_t):
         kDone
@@ -155,6 +156,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         int32_t world_size
         int32_t pid
         FlightRecord flight[256]
+        FlightRecord points[64]
         FlightRecord& mirrored(int32_t of, uint64_t sequence)
 
         @staticmethod
@@ -268,6 +270,33 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         void give_up()
         uint64_t sequence() const
 
+    cdef enum Direction:
+        kSends
+        kReceives
+
+    cdef cppclass PointMessage:
+        Direction direction
+        int32_t peer
+        uint32_t dtype
+        int64_t itemsize_bytes
+        int64_t count
+        cocoll_array array
+        uint64_t reference
+        uint64_t sequence
+        cbool ended
+        cbool mismatched
+        int64_t their_count
+        uint32_t their_dtype
+
+    cdef cppclass PointBatch:
+        vector[PointMessage] messages
+        uint8_t group_kind
+
+    cdef cppclass PointExecution:
+        Status begin(PointBatch* batch)
+        Status resume()
+        void give_up()
+
     cdef cppclass Gate:
         cbool enter()
         void leave()
@@ -284,6 +313,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
                 cbool oversubscribed, int64_t timeout_nanoseconds) except +
         Endpoint endpoint
         unique_ptr[Execution] execution
+        unique_ptr[PointExecution] points
         Gate gate
         int create_segment(size_t reserved_bytes, uint64_t token) except +
         PlanLimits limits() const
@@ -292,6 +322,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         shared_ptr[Session] session
         shared_ptr[HostProgram] program
         Invocation invocation
+        shared_ptr[PointBatch] batch
         uint64_t ticket
         cbool finished() const
         cbool wait(int64_t nanoseconds)
@@ -354,6 +385,7 @@ cdef class CommunicatorBase:
     cdef list freed_blocks
     cdef object numbered
     cdef uint64_t program_count
+    cdef object open_group
     cdef object __weakref__
 
     cdef int check_usable(self) except -1

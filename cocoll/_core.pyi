@@ -73,6 +73,33 @@ def reduce_scatter_fused(
     zero_grad: bool = False,
     **operands: Any,
 ) -> Work: ...
+def send(
+    x: Any,
+    peer: int,
+    *,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def recv(
+    x: Any,
+    peer: int,
+    *,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def sendrecv(
+    x: Any,
+    destination: int,
+    *,
+    source: int,
+    out: Any,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def group(comm: CommunicatorBase | None = None) -> Group: ...
 def inspect_control(address: int, nbytes: int) -> dict[str, Any] | None: ...
 def exchange(
     comm: CommunicatorBase, purpose: int, data: bytes, *, inside: bool = False
@@ -236,6 +263,20 @@ class Stream:
     ) -> None: ...
     def synchronize(self) -> None: ...
     def close(self) -> None: ...
+
+@final
+class PointArray: ...
+
+class PointCall(Call): ...
+
+class Group:
+    def __enter__(self) -> Group: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
 class BoundOperation:
     def __call__(self, **scalars: float) -> Work: ...

@@ -76,6 +76,9 @@ cdef enum:
     _REDUCE_SCATTER_FUSED = 7
     _CUSTOM = 8
     _EXCHANGE = 9
+    _SEND = 16
+    _RECEIVE = 17
+    _GROUP = 18
 
 cdef enum:
     _OPTION_SHARD = 1
@@ -110,6 +113,8 @@ include "host/flight.pxi"
 include "host/calls.pxi"
 include "host/fused.pxi"
 include "host/bound.pxi"
+include "host/points.pxi"
+include "host/point_calls.pxi"
 include "host/parts.pxi"
 
 

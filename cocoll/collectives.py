@@ -22,6 +22,7 @@ from cocoll.errors import UsageError
 from cocoll.facts import Facts
 from cocoll.failure import OP_LABELS, Kind, Option, make_failure
 from cocoll.kernels.build import Kernel, KernelSpec
+from cocoll.points import make_point_failure, share_bytes
 from cocoll.stream import is_cuda_stream, resolve_stream
 from cocoll.variants import ALGORITHMS, Choice, Variants
 
@@ -46,6 +47,8 @@ class SlowPath:
     resolve_stream = staticmethod(resolve_stream)
     is_on_device = staticmethod(is_on_device)
     make_failure = staticmethod(make_failure)
+    make_point_failure = staticmethod(make_point_failure)
+    share_bytes = staticmethod(share_bytes)
 
     @staticmethod
     def explain_call(comm: Communicator, facts: object, count: int, mapped: bool) -> object:
