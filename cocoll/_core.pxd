@@ -282,6 +282,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         int64_t count
         cocoll_array array
         uint64_t reference
+        cbool only_meets
         uint64_t sequence
         cbool ended
         cbool mismatched

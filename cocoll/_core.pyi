@@ -5,6 +5,8 @@ from typing import Any, Literal, TypeAlias, final
 
 from typing_extensions import Buffer
 
+from cocoll.errors import CollectiveMismatchError
+
 _Op: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
 
 default_communicator: ContextVar[CommunicatorBase]
@@ -100,6 +102,9 @@ def sendrecv(
     dtype: str | None = None,
 ) -> Work: ...
 def group(comm: CommunicatorBase | None = None) -> Group: ...
+def meet_points(
+    comm: CommunicatorBase, ends: list[tuple[bool, int, int, int]]
+) -> tuple[CollectiveMismatchError | None, list[bool]]: ...
 def inspect_control(address: int, nbytes: int) -> dict[str, Any] | None: ...
 def exchange(
     comm: CommunicatorBase, purpose: int, data: bytes, *, inside: bool = False

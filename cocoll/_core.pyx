@@ -27,8 +27,8 @@ from contextvars import ContextVar
 from weakref import WeakValueDictionary
 
 from cocoll.errors import (
-    BufferMismatchError, BufferOverlapError, ClosedError, CommTimeoutError, DTypeError,
-    ForkedProcessError, InternalError, RankError, UsageError,
+    BufferMismatchError, BufferOverlapError, ClosedError, CollectiveMismatchError,
+    CommTimeoutError, DTypeError, ForkedProcessError, InternalError, RankError, UsageError,
 )
 from cocoll.dtypes import DType
 

@@ -178,6 +178,22 @@ class SlowPath:
         )()
 
     @staticmethod
+    def move_points_on_device(
+        comm: Communicator, ends: list[tuple[bool, Any, int, str, int]], stream: object, out: object
+    ) -> object:
+        """Move messages between arrays on GPUs."""
+        from cocoll.device import points
+
+        return points.move_points(comm, ends, stream, out)
+
+    @staticmethod
+    def make_pending_work(output: object) -> object:
+        """Make what stands for a message of a group on GPUs."""
+        from cocoll.device import points
+
+        return points.PendingWork(output)
+
+    @staticmethod
     def barrier_on_device(comm: Communicator, stream: object) -> object:
         """Let a stream of every rank's GPU wait for those of the others."""
         # An int is a stream only where there is a GPU that it may be of.

@@ -123,7 +123,7 @@ class PointExecution {
       PointMessage& from = batch_->messages[sends[index]];
       PointMessage& to = batch_->messages[receives[index]];
       to.agrees_with(from.count, from.dtype);
-      if (from.agrees_with(to.count, to.dtype) && from.count > 0)
+      if (from.agrees_with(to.count, to.dtype) && from.has_data())
         copy_array(to.array, from.array, to.count, to.itemsize_bytes, false);
       for (PointMessage* message : {&from, &to}) {
         message->ended = true;

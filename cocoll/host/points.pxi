@@ -59,12 +59,11 @@ cdef class PointCall(Call):
         del self.held[host_count:]
         del self.on_device[device_count:]
 
-    cdef int check(self) except -1:
-        # What can be told only when all messages are known.
+    cdef int check_own(self) except -1:
+        # What this rank sends to itself it must receive, and in the same batch.
         cdef vector[PointMessage]* messages = &self.batch.get().messages
         cdef size_t index
         cdef int64_t own = 0
-        self._check_apart()
         for index in range(messages.size()):
             if messages.at(index).peer == self.comm.rank:
                 own += 1 if messages.at(index).direction == kSends else -1
@@ -77,7 +76,7 @@ cdef class PointCall(Call):
             )
         return 0
 
-    cdef int _check_apart(self) except -1:
+    cdef int check_apart(self) except -1:
         # An array that receives may share bytes with no other one.
         cdef vector[PointMessage]* messages = &self.batch.get().messages
         cdef size_t count = messages.size()
@@ -166,9 +165,10 @@ cdef int _peer(CommunicatorBase comm, object peer, str name) except -1:
 
 cdef object _issue_points(PointCall call, object stream):
     # Runs messages now, or queues them.
-    call.check()
     if call.on_device:
-        return _hooks.move_points_on_device(call.comm, call.on_device, stream)
+        return _hooks.move_points_on_device(call.comm, call.on_device, stream, call.output)
+    call.check_apart()
+    call.check_own()
     if stream is not None:
         if not isinstance(stream, Stream):
             stream = _hooks.resolve_stream(stream)
@@ -176,6 +176,30 @@ cdef object _issue_points(PointCall call, object stream):
     _run(call.comm, NULL, call, call.batch.get())
     call.end()
     return DONE if call.output is None else _finished_work(call.output)
+
+
+def meet_points(CommunicatorBase comm, list ends):
+    """Let the ends of messages meet and find out whether they agree; nothing moves here.
+
+    For messages whose bytes go another way, inside a call of this thread. ``ends``: whether it
+    sends, peer, dtype and count of each. Gives the error of those that do not agree, or None, and
+    of each whether it agrees.
+    """
+    cdef PointCall call = _point_call(comm, _GROUP if len(ends) > 1 else 0)
+    cdef PointMessage message
+    message.only_meets = True
+    for sends, peer, dtype, count in ends:
+        message.direction = kSends if sends else kReceives
+        message.peer = peer
+        message.dtype = dtype
+        message.count = count
+        call.batch.get().messages.push_back(message)
+    call.check_own()
+    try:
+        _run(comm, NULL, call, call.batch.get())
+    except CollectiveMismatchError as error:
+        return error, [not message.mismatched for message in call.batch.get().messages]
+    return None, [True] * len(ends)
 
 
 cdef object _call_points(object comm, object stream, object dtype, object output, list ends):
@@ -256,10 +280,12 @@ cdef class Group:
             raise
 
     cdef int _settle(self, list works, object error) except -1:
-        cdef Work work
         for work in works:
-            work.finished = True
-            work.error = error
+            if isinstance(work, Work):
+                (<Work>work).finished = True
+                (<Work>work).error = error
+            else:
+                work.drop(error)
         return 0
 
     cdef int _issue(self, PointCall call, list works) except -1:
@@ -267,9 +293,14 @@ cdef class Group:
         self.comm.check_usable()
         _enter_gate(self.comm)
         try:
-            whole = _issue_points(call, self.stream)
+            issued = _issue_points(call, self.stream)
         finally:
             self.comm.session.get().gate.leave()
+        if call.on_device:
+            for pending in works:
+                pending.begin(issued)
+            return 0
+        whole = issued
         for work in works:
             work.task = whole.task
             work.call = call
@@ -286,6 +317,10 @@ cdef class Group:
                 f"none; got another one on rank {self.comm.rank}"
             )
         _add_ends(self.call, dtype, ends)
+        if self.call.on_device:
+            pending = _hooks.make_pending_work(output)
+            self.works.append(pending)
+            return pending
         work = Work.__new__(Work)
         work.output = output
         self.works.append(work)

@@ -23,6 +23,7 @@ struct PointMessage {
   int64_t count = 0;
   cocoll_array array{};
   uint64_t reference = kNotMapped;
+  bool only_meets = false;  // the bytes go elsewhere, once both ends agree
 
   uint64_t sequence = 0;  // of the pair's messages
   uint64_t record = 0;    // its number in the flight recorder
@@ -32,6 +33,7 @@ struct PointMessage {
   uint32_t their_dtype = 0;
 
   int64_t bytes() const { return count * itemsize_bytes; }
+  bool has_data() const { return count > 0 && !only_meets; }
 
   cocoll_array from(int64_t element) const {
     if (array.layout != nullptr) return {array.data, array.layout, array.index + element};
@@ -52,7 +54,7 @@ struct PointMessage {
     made.count = count;
     made.reference = reference;
     made.dtype = dtype;
-    if (direction == kSends && bytes() <= kPointPayloadBytes && count > 0)
+    if (direction == kSends && bytes() <= kPointPayloadBytes && has_data())
       copy_array({made.payload, nullptr, 0}, array, count, itemsize_bytes, false);
     return made;
   }
@@ -144,7 +146,7 @@ class MappedTransfer : public Transfer {
     const PointLine& line = theirs_.lines[message_.sequence & 1];
     if (line.sequence.load(std::memory_order_seq_cst) != message_.sequence) return false;
     const PointAsk& asked = line.ask;
-    if (!message_.agrees_with(asked.count, asked.dtype) || message_.count == 0) {
+    if (!message_.agrees_with(asked.count, asked.dtype) || !message_.has_data()) {
       message_.ended = true;
     } else if (message_.bytes() <= kPointPayloadBytes) {
       if (!sends()) message_.take_payload(asked);
@@ -285,10 +287,10 @@ class WireTransfer : public Transfer {
       met_ = true;
       const PointAsk& theirs = asks_->theirs;
       const bool tiny = message_.bytes() <= kPointPayloadBytes;
-      if (message_.agrees_with(theirs.count, theirs.dtype) && message_.count > 0 && tiny &&
+      if (message_.agrees_with(theirs.count, theirs.dtype) && message_.has_data() && tiny &&
           message_.direction == kReceives)
         message_.take_payload(theirs);
-      message_.ended = message_.mismatched || tiny;
+      message_.ended = message_.mismatched || tiny || !message_.has_data();
       return Advance::kMoved;
     }
     int64_t ignored = 0;
