@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import cocoll
-from cocoll.errors import CommTimeoutError, PeerLostError
+from cocoll.errors import ClosedError, CommTimeoutError, PeerLostError, UsageError
 from cocoll.failure import describe_waits
 from cocoll.testing import run_ranks
+from tests.helpers.cases.points import run_graph
 from tests.helpers.cases.streams import raises
 
 HOSTS = [None, (0, 1)]
@@ -88,8 +92,6 @@ def test_a_rank_that_has_left() -> None:
 
 
 def test_what_the_flight_recorder_says() -> None:
-    released = threading.Event()
-
     def body(comm: cocoll.Communicator) -> str:
         x = np.ones(3, np.float32)
         comm.barrier()
@@ -101,7 +103,7 @@ def test_what_the_flight_recorder_says() -> None:
                 cocoll.send(x[:2], 1)
         else:
             while comm._inspect(0)["waiting"] is None:
-                released.wait(0.001)
+                time.sleep(0.001)
             text = describe_waits([comm._inspect(rank) for rank in range(2)])
             cocoll.recv(x, 0, comm=comm)
             cocoll.recv(x[:2], 0, comm=comm)
@@ -115,3 +117,85 @@ def test_what_the_flight_recorder_says() -> None:
     assert "is in group of 2 messages" in text
     assert "waiting for rank 1 to receive from it" in text
     assert "is outside cocoll; its last was barrier(), operation 0" in text
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_random_graphs(thread_worlds, size: int) -> None:
+    @given(seed=st.integers(0, 1 << 30), edges=st.integers(1, 60))
+    @settings(max_examples=10)
+    def check(seed: int, edges: int) -> None:
+        thread_worlds(size, "small").run(run_graph, seed, edges)
+
+    check()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8])
+def test_many_random_graphs(thread_worlds, size: int) -> None:
+    @given(seed=st.integers(0, 1 << 30), edges=st.integers(1, 120))
+    @settings(max_examples=300)
+    def check(seed: int, edges: int) -> None:
+        thread_worlds(size, "small").run(run_graph, seed, edges)
+
+    check()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hosts", HOSTS, ids=["one host", "two hosts"])
+def test_more_than_two_gibibytes(hosts: tuple[int, ...] | None) -> None:
+    count = (1 << 31) + 12_345
+
+    def body(comm: cocoll.Communicator) -> None:
+        x = np.empty(count, np.uint8)
+        places = (0, 1, 1 << 30, (1 << 31) - 1, 1 << 31, count - 1)
+        if comm.rank == 0:
+            x[:] = 7
+            for number, place in enumerate(places):
+                x[place] = number + 10
+            cocoll.send(x, 1, comm=comm)
+            return
+        cocoll.recv(x, 0, comm=comm)
+        assert [int(x[place]) for place in places] == list(range(10, 16))
+        # Without an array as large again.
+        assert sum(int(part.sum()) for part in np.array_split(x, 64)) == 7 * (count - 6) + 75
+
+    run_ranks(2, body, hosts=hosts, timeout_seconds=300.0)
+
+
+def test_a_second_thread_is_refused() -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        x = np.ones(300, np.float32)
+        if comm.rank == 1:
+            while comm._inspect(0)["waiting"] is None:
+                time.sleep(0.001)
+            cocoll.recv(x, 0, comm=comm)
+            return
+        first = threading.Thread(target=lambda: cocoll.send(x, 1, comm=comm))
+        first.start()
+        while not comm._is_entered():
+            time.sleep(0.001)
+        error = raises(UsageError, lambda: cocoll.send(x, 1, comm=comm))
+        assert "two threads are inside one communicator" in str(error)
+        first.join()
+
+    run_ranks(2, body)
+
+
+def test_a_communicator_that_is_closed() -> None:
+    def body(comm: cocoll.Communicator) -> None:
+        x = np.ones(3, np.float32)
+        block = cocoll.group(comm)
+
+        def close_inside() -> None:
+            with block:
+                work = cocoll.send(x, 1 - comm.rank)
+                works.append(work)
+                comm.close()
+
+        works: list[cocoll.Work] = []
+        raises(ClosedError, close_inside)
+        assert isinstance(works[0].exception(), ClosedError)
+        raises(ClosedError, lambda: cocoll.send(x, 1 - comm.rank, comm=comm))
+        raises(UsageError, block.__enter__)
+
+    run_ranks(2, body)
