@@ -32,8 +32,9 @@ constexpr Direction other_end(Direction direction) {
 
 constexpr int32_t kSlotCount = 16;
 constexpr int64_t kSlotBytes = int64_t{64} << 10;
-// Chunks of one message that have been filled and not been taken, at most.
-constexpr int32_t kSlotWindow = 4;
+// Chunks of one message that have been filled and not been taken, at most: all slots, for where
+// ranks share processors every turn from one to the other takes a scheduler's slice.
+constexpr int32_t kSlotWindow = kSlotCount;
 // What travels in the line itself.
 constexpr int64_t kPointPayloadBytes = 64;
 
