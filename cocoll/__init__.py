@@ -27,7 +27,9 @@ from cocoll.epilogues.functions import (
     log,
     maximum,
     minimum,
+    norm,
     sqrt,
+    sum,
     tanh,
     where,
 )
@@ -71,6 +73,7 @@ __all__ = [
     "maximum",
     "minimum",
     "multicast",
+    "norm",
     "plan_multicast",
     "plan_reshard",
     "recv",
@@ -80,6 +83,7 @@ __all__ = [
     "send",
     "sendrecv",
     "sqrt",
+    "sum",
     "tanh",
     "where",
 ]

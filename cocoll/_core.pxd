@@ -11,6 +11,7 @@ cdef extern from "kernels/abi.h" nogil:
     enum:
         COCOLL_MAX_DIMS
         COCOLL_REDUCE_ZERO_SOURCES
+        COCOLL_SUM_LANES
 
     ctypedef struct cocoll_layout:
         int32_t ndim
@@ -78,7 +79,40 @@ cdef extern from "host/thread_wire.h" namespace "cocoll::host" nogil:
                    int32_t first_tag)
 
 
+cdef extern from "host/tensors.h" namespace "cocoll::host" nogil:
+    cdef cppclass TensorTable:
+        int32_t count
+        const int64_t* starts
+        const cocoll_array* tensors
+        const uint64_t* references
+
+    cocoll_array list_of(const TensorTable* table)
+
+
+cdef extern from "host/extents.h" namespace "cocoll::host" nogil:
+    cdef cppclass Extents:
+        void add(size_t first, size_t stop)
+        cbool overlap(const Extents& others) const
+        cbool overlap() const
+
+
+cdef extern from "host/totals.h" namespace "cocoll::host" nogil:
+    int32_t kMaxTotals
+
+    cdef cppclass Total:
+        double* values
+        double* sums
+        cbool per_tensor
+
+    cdef cppclass Totals:
+        int32_t known_count
+        int32_t summed_count
+        Total known[8]
+        Total summed[8]
+
+
 cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
+    uint64_t digest_of(const uint64_t* numbers, size_t count)
     int32_t kMaxResults
     int32_t kMaxOperands
     int32_t kMaxScalars
@@ -206,6 +240,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         uint8_t options
         int32_t root
         uint64_t epilogue
+        uint64_t tensors
 
     cdef cppclass Record:
         pass
@@ -255,6 +290,9 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         cocoll_array results[8]
         cocoll_array operands[16]
         const cocoll_array* parts
+        const TensorTable* tensors
+        const double* tensor_scalars
+        Totals totals
         uint64_t source_reference
         uint64_t result_references[8]
         uint32_t reduce_flags
@@ -324,6 +362,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         shared_ptr[HostProgram] program
         Invocation invocation
         shared_ptr[PointBatch] batch
+        shared_ptr[Task] after
         uint64_t ticket
         cbool finished() const
         cbool wait(int64_t nanoseconds)
@@ -356,6 +395,7 @@ cdef struct Array:
     cbool contiguous
     cbool readonly
     cbool acquired
+    void* tensors  # a TensorList, where a list was passed
     cocoll_layout layout
     Py_buffer view
 
@@ -377,6 +417,7 @@ cdef class CommunicatorBase:
     cdef dict programs
     cdef dict epilogues
     cdef readonly dict shard_counts
+    cdef dict held
     cdef int64_t last_key
     cdef Program last_program
     cdef int64_t inline_bytes
@@ -390,4 +431,5 @@ cdef class CommunicatorBase:
     cdef object __weakref__
 
     cdef int check_usable(self) except -1
+    cdef object hold(self, int index, int64_t nbytes)
     cdef Segment* _segment(self, bint replicated) noexcept

@@ -23,12 +23,14 @@ from libcpp.memory cimport make_shared, shared_ptr
 from libcpp.vector cimport vector
 
 import sys
+from array import array as number_array
 from contextvars import ContextVar
 from weakref import WeakValueDictionary
 
 from cocoll.errors import (
     BufferMismatchError, BufferOverlapError, ClosedError, CollectiveMismatchError,
-    CommTimeoutError, DTypeError, ForkedProcessError, InternalError, RankError, UsageError,
+    CommTimeoutError, DTypeError, ForkedProcessError, InternalError, RankError, UnsupportedError,
+    UsageError,
 )
 from cocoll.dtypes import DType
 
@@ -106,12 +108,17 @@ cdef object _dtype_label(int code):
     return DType(code).label
 
 
+cdef class Stages
+cdef class TensorList
+
 include "host/arrays.pxi"
 include "host/wire.pxi"
 include "host/session.pxi"
 include "host/flight.pxi"
 include "host/calls.pxi"
+include "host/lists.pxi"
 include "host/fused.pxi"
+include "host/stages.pxi"
 include "host/bound.pxi"
 include "host/points.pxi"
 include "host/point_calls.pxi"
@@ -205,7 +212,8 @@ def allreduce(x, op="sum", *, out=None, comm=None, stream=None, dtype=None):
     Parameters
     ----------
     x : array_like, any shape, dtype float16, bfloat16, float32, float64, int32, int64 or uint8
-        This rank's contribution.
+        This rank's contribution. A list of arrays of one dtype stands for one vector, its arrays
+        end to end; `out` is then a list of the same lengths.
     op : {"sum", "prod", "min", "max", "avg"}, default "sum"
         ``avg`` is sum / world_size in the accumulate type; of integers the exact sum divided,
         truncated toward zero. ``min`` and ``max`` propagate NaN. Integer sums wrap.
@@ -383,8 +391,10 @@ def allreduce_fused(x, epilogue, *, op="sum", out=None, comm=None, stream=None, 
 
     Parameters
     ----------
-    x : array_like
-        This rank's contribution (the gradient).
+    x : array_like or list of array_like
+        This rank's contribution (the gradient). With a list, arrays of its length are lists too,
+        sharded ones are shards of the whole vector, and a scalar may be a list of one number for
+        each array.
     epilogue : Epilogue
         From `cocoll.epilogues`, or a function decorated with `cocoll.epilogue`.
     op : {"sum", "prod", "min", "max", "avg"}, default "sum"
@@ -409,6 +419,8 @@ def allreduce_fused(x, epilogue, *, op="sum", out=None, comm=None, stream=None, 
     ------
     UsageError
         An array or a scalar is missing, unknown, or does not fit; nothing has moved.
+    UnsupportedError
+        Lists of arrays, or an epilogue with totals, on a GPU.
     CompilerNotFoundError
         The epilogue must be compiled and there is no compiler; raised on all ranks.
 

@@ -1,43 +1,30 @@
-"""The slow path: what happens the first time a communicator meets a call.
+"""The slow path: what `_core` calls the first time a communicator meets a call, and on failure.
 
-Here a call's agreed facts become plans and a kernel, wrapped as a `Program` that serves every
-later call of the same kind, whatever its length. `_core` keeps the programs and comes here on a
+A call's program is made by `cocoll.preparation`; `_core` keeps the programs and comes here on a
 miss only.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cocoll import _core
-from cocoll.agreed_kernel import load_on_all_ranks
-from cocoll.algorithms import OperandSpec, ReduceSpec
-from cocoll.array import describe_array, make_output
+from cocoll.array import ArrayDescription, describe_array, make_output
 from cocoll.device.array import is_on_device
 from cocoll.dtypes import DType
 from cocoll.epilogues import Epilogue
 from cocoll.errors import UsageError
-from cocoll.facts import Facts
-from cocoll.failure import OP_LABELS, Kind, Option, make_failure
-from cocoll.kernels.build import Kernel, KernelSpec
+from cocoll.failure import Kind, make_failure
 from cocoll.points import make_point_failure, share_bytes
+from cocoll.preparation import prepare_fused, prepare_plain
 from cocoll.stream import is_cuda_stream, resolve_stream
-from cocoll.variants import ALGORITHMS, Choice, Variants
 
 if TYPE_CHECKING:
     from cocoll.communicator import Communicator
 
 __all__ = ["SlowPath"]
-
-_INTEGERS = (DType.INT32, DType.INT64, DType.UINT8)
-_REDUCING = (
-    Kind.ALLREDUCE,
-    Kind.REDUCE_SCATTER,
-    Kind.ALLREDUCE_FUSED,
-    Kind.REDUCE_SCATTER_FUSED,
-)
 
 
 class SlowPath:
@@ -49,6 +36,8 @@ class SlowPath:
     make_failure = staticmethod(make_failure)
     make_point_failure = staticmethod(make_point_failure)
     share_bytes = staticmethod(share_bytes)
+    prepare = staticmethod(prepare_plain)
+    prepare_fused = staticmethod(prepare_fused)
 
     @staticmethod
     def explain_call(comm: Communicator, facts: object, count: int, mapped: bool) -> object:
@@ -100,6 +89,11 @@ class SlowPath:
         return make_output(x, (count // world_size,), dtype)
 
     @staticmethod
+    def make_output_like(value: object, count: int, dtype: DType) -> object:
+        """Make a vector of the kind of array that `value` is."""
+        return make_output(value, (count,), dtype)
+
+    @staticmethod
     def make_shard_output(
         comm: Communicator,
         epilogue: Epilogue,
@@ -109,22 +103,20 @@ class SlowPath:
     ) -> object:
         """Make the output of a reduce_scatter_fused, or None where the epilogue has none."""
         code = -1 if dtype is None else int(DType.parse(dtype))
-        description = describe_array(x, "x", code)
+        described = _describe_tensors(x, "x", code)
         names = SlowPath.array_names(epilogue)
         dtypes = {
-            name: describe_array(value, name, code).dtype
+            name: _describe_tensors(value, name, code)[0].dtype
             for name, value in operands.items()
             if name in names and value is not None
         }
-        traced = epilogue.trace(description.dtype, dtypes)
+        traced = epilogue.trace(described[0].dtype, dtypes)
         outputs = [result for result in traced.results if result.name == "out"]
         if not outputs:
             return None
-        count = 1
-        for length in description.shape:
-            count *= length
-        start, stop = comm.shard_range(count)
-        return make_output(x, (stop - start,), outputs[0].dtype)
+        start, stop = comm.shard_range(sum(math.prod(one.shape) for one in described))
+        like = x[0] if isinstance(x, list | tuple) else x
+        return make_output(like, (stop - start,), outputs[0].dtype)
 
     @staticmethod
     def bind_arguments(
@@ -239,146 +231,11 @@ class SlowPath:
             partial=True,
         )
 
-    @staticmethod
-    def prepare(
-        comm: Communicator,
-        kind_code: int,
-        op: int,
-        dtype_code: int,
-        size_class: int,
-        root: int,
-        options: int,
-    ) -> _core.Program:
-        """Plan a collective without epilogue."""
-        kind, dtype = Kind(kind_code), DType(dtype_code)
-        itemsize = dtype.itemsize_bytes
-        spec = ReduceSpec(itemsize, (itemsize,))
-        choice = _choose(comm, kind, op, dtype, spec, size_class, root, Option(options))
-        variants = choice.variants(comm.rank)
-        kernel = None
-        if kind in (Kind.ALLREDUCE, Kind.REDUCE_SCATTER):
-            kernel = comm._kernels.load(KernelSpec(OP_LABELS[op], dtype, None))
-        facts = Facts(
-            variants.algorithm,
-            options,
-            result_dtypes=(dtype,),
-            variants=variants,
-            choice=choice,
-        )
-        return _make_program(comm, variants, kernel, _partial_kernel(comm, op, dtype), facts)
 
-    @staticmethod
-    def prepare_fused(
-        comm: Communicator,
-        kind_code: int,
-        epilogue: Epilogue,
-        op: int,
-        dtype_code: int,
-        arrays: Mapping[str, int],
-        out_dtype_code: int,
-        size_class: int,
-        options: int,
-    ) -> _core.Program:
-        """Trace an epilogue, plan the call and get its kernel, compiling it if it must be."""
-        kind, dtype = Kind(kind_code), DType(dtype_code)
-        traced = epilogue.trace(
-            dtype,
-            {name: DType(code) for name, code in arrays.items()},
-            out_dtype=DType(out_dtype_code),
-        )
-        facts_of = {operand.name: index for index, operand in enumerate(traced.operands)}
-        spec = ReduceSpec(
-            dtype.itemsize_bytes,
-            tuple(result.dtype.itemsize_bytes for result in traced.results),
-            tuple(
-                OperandSpec(
-                    operand.dtype.itemsize_bytes,
-                    sharded=operand.sharded,
-                    updated=operand.updated and operand.sharded,
-                )
-                for operand in traced.operands
-            ),
-            zero_source=bool(options & Option.ZERO_GRAD),
-        )
-        if kind is Kind.REDUCE_SCATTER_FUSED:
-            gathered = [result.name for result in traced.results if result.name != "out"]
-            if gathered:
-                raise UsageError(
-                    f"reduce_scatter_fused gathers nothing, and the epilogue updates replicated "
-                    f"arrays ({', '.join(gathered)}); name them in sharded=, or use allreduce_fused"
-                )
-        choice = _choose(comm, kind, op, dtype, spec, size_class, -1, Option(options))
-        variants = choice.variants(comm.rank)
-        kernel = load_on_all_ranks(comm, KernelSpec(OP_LABELS[op], dtype, traced))
-        facts = Facts(
-            variants.algorithm,
-            options,
-            digest=int(traced.digest[:16], 16) | 1,
-            operands=tuple(operand.name for operand in traced.operands),
-            sharded=tuple(operand.sharded for operand in traced.operands),
-            written=tuple(
-                operand.updated or operand.result_index is not None for operand in traced.operands
-            ),
-            results=tuple(facts_of.get(result.name, -1) for result in traced.results),
-            result_dtypes=tuple(result.dtype for result in traced.results),
-            scalars=tuple(scalar.name for scalar in traced.scalars),
-            defaults=tuple(scalar.default for scalar in traced.scalars),
-            variants=variants,
-            choice=choice,
-        )
-        return _make_program(comm, variants, kernel, _partial_kernel(comm, op, dtype), facts)
-
-
-def _choose(
-    comm: Communicator,
-    kind: Kind,
-    op: int,
-    dtype: DType,
-    spec: ReduceSpec,
-    size_class: int,
-    root: int,
-    options: Option,
-) -> Choice:
-    """Collect the agreed facts from which plans follow."""
-    # An average of integers is the exact sum divided once: sums of hosts would wrap before.
-    rank_order = OP_LABELS[op] == "avg" and dtype in _INTEGERS and kind in _REDUCING
-    return Choice(
-        comm.world_size,
-        None if comm.hosts is None else comm.topology,
-        comm.tuning,
-        kind,
-        spec,
-        size_class,
-        root,
-        options,
-        rank_order,
-    )
-
-
-def _partial_kernel(comm: Communicator, op: int, dtype: DType) -> Kernel | None:
-    """Give what sums up a host's own values before they go to another host."""
-    if comm.hosts is None:
-        return None
-    label = OP_LABELS[op]
-    return comm._kernels.load(KernelSpec("sum" if label == "avg" else label, dtype, None))
-
-
-def _make_program(
-    comm: Communicator,
-    variants: Variants,
-    kernel: Kernel | None,
-    partial: Kernel | None,
-    facts: Facts,
-) -> _core.Program:
-    return _core.Program(
-        comm,
-        None if variants.mapped is None else variants.mapped.pack(),
-        variants.staged.pack(),
-        reduce_address=0 if kernel is None else kernel.reduce_address,
-        partial_address=0 if partial is None else partial.reduce_address,
-        prepare_address=0 if kernel is None else kernel.prepare_address,
-        derived_count=0 if kernel is None else kernel.derived_count,
-        result_count=len(facts.results),
-        algorithm=ALGORITHMS.index(variants.algorithm),
-        facts=facts,
-    )
+def _describe_tensors(value: object, name: str, code: int) -> list[ArrayDescription]:
+    """Describe an array, or each of a list of them."""
+    if not isinstance(value, list | tuple):
+        return [describe_array(value, name, code)]
+    if not value:
+        raise UsageError(f"{name} must hold at least one array; got an empty list")
+    return [describe_array(one, f"{name}[{index}]", code) for index, one in enumerate(value)]

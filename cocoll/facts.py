@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from cocoll.errors import InternalError
 
 if TYPE_CHECKING:
+    from cocoll._core import Program
     from cocoll.dtypes import DType
     from cocoll.plan.ir import Plan
     from cocoll.variants import Choice, Variants
 
-__all__ = ["Facts", "OwnPlanFacts", "PlanFacts"]
+__all__ = ["Facts", "OwnPlanFacts", "PlanFacts", "StageFacts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Facts:
         This rank's plans.
     choice : Choice, optional
         What all ranks' plans follow from.
+    stages : StageFacts, optional
+        Of an epilogue with totals, which runs as several operations.
     """
 
     algorithm: str
@@ -57,6 +60,7 @@ class Facts:
     defaults: tuple[float | None, ...] = ()
     variants: Variants | None = None
     choice: Choice | None = None
+    stages: StageFacts | None = None
 
     def plan(self, mapped: bool) -> Plan:
         """Give this rank's plan, for symmetric arrays or others."""
@@ -69,6 +73,43 @@ class Facts:
         if self.choice is None:
             raise InternalError(f"no plans can be made of {self.algorithm!r}")
         return self.choice.variants(rank).plan(mapped)
+
+
+@dataclass(frozen=True, slots=True)
+class StageFacts:
+    """How an epilogue with totals runs.
+
+    Attributes
+    ----------
+    programs : tuple of Program
+        One for each stage.
+    digests : tuple of int
+        The heads of the stages' digests.
+    operands : tuple of tuple of int
+        For each operand of a stage its place among the epilogue's, or -1 - k for held array k.
+    held_itemsizes_bytes : tuple of int
+        Bytes of one element of each held array, which has the length of a shard.
+    per_tensor : tuple of bool
+        Of each total whether each tensor of a list has its own.
+    labels : tuple of str
+        By which callers ask for totals; empty for those that they cannot ask for.
+    known : tuple of int
+        How many totals each stage reads, the first ones.
+    summed : tuple of (int, int)
+        The first total that each stage adds up and the one after its last.
+    gathers : bool
+        Whether the results of the last stage are shards that all-gathers follow.
+    """
+
+    programs: tuple[Program, ...]
+    digests: tuple[int, ...]
+    operands: tuple[tuple[int, ...], ...]
+    held_itemsizes_bytes: tuple[int, ...]
+    per_tensor: tuple[bool, ...]
+    labels: tuple[str, ...]
+    known: tuple[int, ...]
+    summed: tuple[tuple[int, int], ...]
+    gathers: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 __all__ = [
     "ALGORITHMS",
     "INLINE",
+    "MAPPED_CHUNK_ELEMENTS",
     "ONE_SHOT",
     "Choice",
     "Variants",
     "choose_for_hosts",
     "choose_variants",
+    "chunk_of_rank",
     "collective_of",
     "demand_of",
 ]
@@ -41,14 +43,16 @@ ALGORITHMS = (
     "hierarchical_tree",
     "recursive_doubling",
     "wire_two_shot",
+    "flat_update",
+    "local_update",
 )
 
 #: Size classes: the data fits the arrival line; the one-shot staging; neither.
 INLINE, ONE_SHOT = 0, 1
 
-# What a rank reduces in one step where nothing is staged: long enough to cost nothing, short enough
-# that a lost peer and Ctrl-C are noticed inside a huge vector.
-_MAPPED_CHUNK_ELEMENTS = 1 << 20
+#: What a rank reduces in one step where nothing is staged: long enough to cost nothing, short
+#: enough that a lost peer and Ctrl-C are noticed inside a huge vector.
+MAPPED_CHUNK_ELEMENTS = 1 << 20
 _LINE_BYTES = 64
 
 
@@ -125,7 +129,7 @@ def choose_variants(
                     rank,
                     world_size,
                     spec,
-                    chunk_elements=_MAPPED_CHUNK_ELEMENTS,
+                    chunk_elements=MAPPED_CHUNK_ELEMENTS,
                     alignment_elements=alignment,
                 ),
                 flat.plan_reduce_scatter_staged(
@@ -145,7 +149,7 @@ def choose_variants(
                     rank,
                     world_size,
                     itemsize,
-                    chunk_elements=_MAPPED_CHUNK_ELEMENTS,
+                    chunk_elements=MAPPED_CHUNK_ELEMENTS,
                     alignment_elements=alignment,
                     replicated_result=replicated,
                 ),
@@ -153,7 +157,7 @@ def choose_variants(
                     rank,
                     world_size,
                     itemsize,
-                    chunk_elements=_chunk_of_rank(tuning, itemsize),
+                    chunk_elements=chunk_of_rank(tuning, itemsize),
                     slots=tuning.slots,
                     alignment_elements=alignment,
                     replicated_result=replicated,
@@ -167,7 +171,7 @@ def choose_variants(
                     world_size,
                     root,
                     itemsize,
-                    chunk_elements=_MAPPED_CHUNK_ELEMENTS,
+                    chunk_elements=MAPPED_CHUNK_ELEMENTS,
                     replicated_result=replicated,
                 ),
                 flat.plan_broadcast_staged(
@@ -175,7 +179,7 @@ def choose_variants(
                     world_size,
                     root,
                     itemsize,
-                    chunk_elements=_chunk_of_rank(tuning, itemsize),
+                    chunk_elements=chunk_of_rank(tuning, itemsize),
                     slots=tuning.slots,
                     replicated_result=replicated,
                 ),
@@ -344,7 +348,7 @@ def _allreduce(
             rank,
             world_size,
             spec,
-            chunk_elements=_MAPPED_CHUNK_ELEMENTS,
+            chunk_elements=MAPPED_CHUNK_ELEMENTS,
             replicated_result=replicated,
         ),
         two_shot.plan_allreduce_staged(
@@ -371,7 +375,7 @@ def _chunk_of_owner(world_size: int, tuning: Tuning, spec: ReduceSpec) -> int:
     return max(unit, elements // unit * unit)
 
 
-def _chunk_of_rank(tuning: Tuning, itemsize_bytes: int) -> int:
-    # One staging of chunks that all ranks read.
+def chunk_of_rank(tuning: Tuning, itemsize_bytes: int) -> int:
+    """Give the elements of a chunk where one staging of chunks is read by all ranks."""
     room = tuning.staging_bytes // tuning.slots - _LINE_BYTES
     return max(1, min(tuning.chunk_bytes, room) // itemsize_bytes)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import cocoll
 from benchmarks.common.cases import Entry, Group
+from benchmarks.common.lamb import LAMB, cut_tensors
 from benchmarks.common.memory import private_array
 from benchmarks.common.runner import ADAM, FusedBuffers, Runner
 from cocoll import epilogues
@@ -47,6 +49,8 @@ class CocollRunner(Runner):
         """Allocate; forms are named after the row they compete in."""
         if group.operation == "allreduce":
             return self._prepare_allreduce(group)
+        if group.operation == "lamb":
+            return [self._add_lamb(form, group.elements) for form in ("list", "vector", "ordinary")]
         return self._prepare_fused(group)
 
     def inputs(self, form: str) -> list[NDArray[Any]]:
@@ -165,6 +169,46 @@ class CocollRunner(Runner):
             )
 
         self._calls[form] = step
+
+    def _add_lamb(self, form: str, n: int) -> Entry:
+        comm = self._comm
+        arrays = {
+            "dtype": "float32",
+            "replicated": form != "ordinary",
+            "input": private_array(n, np.float32) if form == "ordinary" else comm.empty(n),
+            "output": private_array(n, np.float32)
+            if form == "ordinary"
+            else comm.empty(n, replicated=True),
+            "m": comm.shard_zeros(n),
+            "v": comm.shard_zeros(n),
+        }
+        self._arrays[form] = arrays
+        self._steps[form] = 0
+        cuts = cut_tensors(n) if form != "vector" else [0, n]
+        pieces = [slice(*pair) for pair in itertools.pairwise(cuts)]
+        betas = (LAMB["beta1"], LAMB["beta2"])
+        optimizer = epilogues.lamb(
+            lr=LAMB["lr"], betas=betas, eps=LAMB["eps"], weight_decay=LAMB["weight_decay"]
+        )
+        gradients = [arrays["input"][piece] for piece in pieces]
+        params = [arrays["output"][piece] for piece in pieces]
+        bound = comm.bind(
+            cocoll.allreduce_fused,
+            gradients[0] if form == "vector" else gradients,
+            optimizer,
+            param=params[0] if form == "vector" else params,
+            m=arrays["m"],
+            v=arrays["v"],
+        )
+        steps = self._steps
+
+        def step() -> object:
+            steps[form] += 1
+            return bound(step=steps[form])
+
+        self._calls[form] = step
+        # One vector has one norm: it shows what lists cost, and is no LAMB of the tensors.
+        return Entry(form, "cocoll", form)
 
 
 def _allreduce_call(x: Any, out: Any) -> Callable[[], object]:

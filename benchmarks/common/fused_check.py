@@ -21,7 +21,12 @@ _PARAM_SEED, _GRADIENT_SEED = 900, 901
 
 
 def check_fused(
-    runner: Runner, form: str, elements: int, barrier: Callable[[], None], steps: int = 2
+    runner: Runner,
+    form: str,
+    elements: int,
+    barrier: Callable[[], None],
+    steps: int = 2,
+    compare: Callable[..., str | None] = checks.check_adam,
 ) -> tuple[str | None, NDArray[Any], float]:
     """Take some steps over known gradients, and compare with float64.
 
@@ -37,6 +42,8 @@ def check_fused(
         Waits for all ranks.
     steps : int, default 2
         How many.
+    compare : callable, default check_adam
+        Says what is wrong with the parameters.
 
     Returns
     -------
@@ -61,7 +68,7 @@ def check_fused(
         barrier()
         seconds = runner.measure(form)
         barrier()  # a peer may still be reading this rank's gradient
-    wrong = checks.check_adam(
+    wrong = compare(
         buffers.param,
         first_param,
         seeds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 import time
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.common import checks, native
 from benchmarks.common.cases import Entry, Group
 from benchmarks.common.fused_check import check_fused
+from benchmarks.common.lamb import check_lamb
 from benchmarks.common.limits import LimitLoop
 from benchmarks.common.memory import SharedMemory, address_of
 from benchmarks.common.streams import FORMS, LimitSpec
@@ -94,7 +96,12 @@ class Rank:
             result = runner.result(form)
             wrong = checks.check_sum(result, 1, runner.world_size, runner.rank)
         else:
-            wrong, result, _ = check_fused(runner, form, group.elements, self._barrier)
+            compare: Any = checks.check_adam
+            if group.operation == "lamb":
+                compare = functools.partial(check_lamb, is_one=form == "vector")
+            wrong, result, _ = check_fused(
+                runner, form, group.elements, self._barrier, compare=compare
+            )
         self._barrier()
         return {"wrong": wrong, "digest": checks.digest(result)}
 

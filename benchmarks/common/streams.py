@@ -15,6 +15,7 @@ __all__ = [
     "StreamSpec",
     "adam",
     "allreduce",
+    "lamb",
 ]
 
 READ, READ_WRITE, WRITE = 0, 1, 2
@@ -144,3 +145,22 @@ def adam(
     for copy in range(param_copies):
         add(param_bytes, READ_WRITE if copy == 0 and not master else WRITE)
     return LimitSpec(row, tuple(itemsizes_bytes), tuple(streams))
+
+
+def lamb(row: str, world_size: int, *, param_copies: int) -> LimitSpec:
+    """Give the limit of a fused LAMB step in float32: two passes, for norms come in between.
+
+    Parameters
+    ----------
+    row : str
+        Where its samples are filed.
+    world_size : int
+        Gradients read.
+    param_copies : int
+        1 where all ranks share the parameters, else `world_size`.
+    """
+    # What the second pass reads again has left the caches: it counts as arrays of its own.
+    state = [READ_WRITE, READ_WRITE, READ, READ, READ]
+    modes = [READ] * world_size + state + [READ_WRITE] + [WRITE] * (param_copies - 1)
+    streams = tuple(StreamSpec(array, mode) for array, mode in enumerate(modes))
+    return LimitSpec(row, (4,) * len(modes), streams)

@@ -56,6 +56,8 @@ class CollectiveRunner(Runner):
         self._dtype = group.dtype
         if group.operation == "allreduce":
             return self._prepare_allreduce(group)
+        if group.operation == "lamb":
+            return self._prepare_lamb(group)
         return self._prepare_fused(group)
 
     def inputs(self, form: str) -> list[NDArray[Any]]:
@@ -183,6 +185,22 @@ class CollectiveRunner(Runner):
         )
         entries = [Entry(form, self.implementation, "peer") for form in self._calls]
         return entries + self._extra_entries(whole)
+
+    def _prepare_lamb(self, group: Group) -> list[Entry]:
+        from benchmarks.peers.torch_adam import as_tensor
+        from benchmarks.peers.torch_lamb import TorchLamb
+
+        arrays = self._arrays
+        for name in ("input", "param", "sum", "m", "v"):
+            arrays[name] = private_array(group.elements, np.float32)
+        param = as_tensor(arrays["param"])
+        for form, source, sums in (
+            ("allreduce", arrays["input"], arrays["sum"]),
+            ("allreduce_in_place", None, arrays["input"]),
+        ):
+            optimizer = TorchLamb(param, as_tensor(sums), arrays["m"], arrays["v"])
+            self._add(form, optimizer, [self.bind_allreduce(source, sums), optimizer.step])
+        return [Entry(form, self.implementation, "peer") for form in self._calls]
 
     def _extra_entries(self, whole: Any) -> list[Entry]:
         """Name what this job also times for others; nothing by default."""

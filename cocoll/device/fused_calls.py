@@ -13,6 +13,7 @@ from cocoll.device.layout import place_operand
 from cocoll.device.planning import make_operation
 from cocoll.device.request import Request
 from cocoll.dtypes import DType
+from cocoll.epilogues.stages import has_totals
 from cocoll.errors import (
     BufferMismatchError,
     BufferOverlapError,
@@ -90,6 +91,11 @@ def bind_fused(
         {name: found.dtype for name, found in arrays.items()},
         out_dtype=source.dtype if out is None else describe_device_array(out, "out", code).dtype,
     )
+    if has_totals(traced):
+        raise UnsupportedError(
+            f"epilogue {traced.name!r} has sums or norms of tensors, which run in host memory "
+            f"only; got arrays on a GPU on rank {comm.rank}"
+        )
     unknown = [name for name in names if name not in arrays and name not in _scalar_names(traced)]
     if unknown:
         raise UsageError(

@@ -11,7 +11,7 @@ from cocoll.epilogues.expr import Expression, convert, round_to
 from cocoll.epilogues.graph import Graph, Kind, Node
 from cocoll.epilogues.traced import Operand, Result, ScalarParameter, Traced
 
-__all__ = ["OUTPUT", "Request", "assemble"]
+__all__ = ["OUTPUT", "Request", "assemble", "find_derived"]
 
 #: The name under which a function returns the output of the call.
 OUTPUT = "out"
@@ -120,7 +120,7 @@ def assemble(
         results=tuple(results),
         operands=tuple(operands),
         scalars=scalars,
-        derived=_derived(nodes),
+        derived=find_derived(nodes),
         source_node=arrays_read.get(""),
         nodes=nodes,
         digest=hashlib.sha256("\n".join(text).encode()).hexdigest(),
@@ -164,7 +164,7 @@ def _reachable(graph: Graph, roots: Iterable[int]) -> tuple[tuple[Node, ...], di
     return tuple(nodes), renumbered
 
 
-def _derived(nodes: tuple[Node, ...]) -> tuple[int, ...]:
+def find_derived(nodes: tuple[Node, ...]) -> tuple[int, ...]:
     """Give the scalar nodes that array nodes read, apart from constants."""
     read = {
         argument

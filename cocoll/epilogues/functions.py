@@ -10,6 +10,7 @@ from typing import Any
 
 from cocoll.dtypes import DType
 from cocoll.epilogues.expr import Expression, arithmetic, drop, round_to, select, unary
+from cocoll.epilogues.totals import total
 from cocoll.errors import DTypeError
 
 __all__ = [
@@ -20,7 +21,9 @@ __all__ = [
     "log",
     "maximum",
     "minimum",
+    "norm",
     "sqrt",
+    "sum",
     "tanh",
     "where",
 ]
@@ -260,3 +263,57 @@ def dropout(x: Any, p: Any) -> Expression:
        1, 2, 3, SC 2011, section 3.3.
     """
     return drop(x, p)
+
+
+def sum(x: Any, *, over: str = "tensor", name: str | None = None) -> Expression:
+    """Add up all elements of the tensor, over all ranks.
+
+    The call then makes its passes one after the other: what needs the sum runs when all ranks have
+    added up their shards. Elements are added in float64, in an order that depends on the number of
+    ranks alone: the same bits on all ranks, in every run, for every chunk.
+
+    Parameters
+    ----------
+    x : Expression
+        A value inside an epilogue that differs from element to element.
+    over : {"tensor", "all"}, default "tensor"
+        Of a list of tensors, each alone or all of them.
+    name : str, optional
+        The name under which `Work.totals` gives the sum to the caller.
+
+    Returns
+    -------
+    Expression
+        A scalar.
+
+    Raises
+    ------
+    TraceError
+        `x` is no array of an epilogue, `over` is neither of the two, or `name` is no word.
+    """
+    return total(x, squares=False, over=over, name=name)
+
+
+def norm(x: Any, *, over: str = "tensor") -> Expression:
+    """Give the Euclidean norm of the tensor, over all ranks.
+
+    Elements are squared in float64 and added as by `sum`.
+
+    Parameters
+    ----------
+    x : Expression
+        A value inside an epilogue that differs from element to element.
+    over : {"tensor", "all"}, default "tensor"
+        Of a list of tensors, each alone or all of them.
+
+    Returns
+    -------
+    Expression
+        A scalar.
+
+    Raises
+    ------
+    TraceError
+        `x` is no array of an epilogue, or `over` is neither of the two.
+    """
+    return sqrt(total(x, squares=True, over=over))

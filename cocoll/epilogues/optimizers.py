@@ -20,10 +20,11 @@ from cocoll.epilogues import functions
 from cocoll.epilogues.trace import Epilogue
 from cocoll.errors import UsageError
 
-__all__ = ["adam", "adamw", "sgd"]
+__all__ = ["adam", "adamw", "check_range", "sgd"]
 
 
-def _check_range(optimizer: str, name: str, value: float, *, below_one: bool = False) -> None:
+def check_range(optimizer: str, name: str, value: float, *, below_one: bool = False) -> None:
+    """Refuse a hyperparameter that is negative, or that is no decay where one is wanted."""
     if not value >= 0.0 or (below_one and not value < 1.0):
         limit = "0 <= value < 1" if below_one else "value >= 0"
         raise UsageError(f"{optimizer}: wanted {limit} for {name}, got {value!r}")
@@ -76,13 +77,13 @@ def sgd(
     .. [1] I. Sutskever, J. Martens, G. Dahl, G. Hinton, On the importance of initialization and
        momentum in deep learning, ICML 2013, equations 1 to 4.
     """
-    _check_range("sgd", "momentum", momentum)
-    _check_range("sgd", "weight_decay", weight_decay)
+    check_range("sgd", "momentum", momentum)
+    check_range("sgd", "weight_decay", weight_decay)
     if nesterov and (momentum <= 0.0 or dampening != 0.0):
         raise UsageError("sgd: nesterov wants a momentum above 0 and no dampening")
     scalars = {"momentum": momentum, "weight_decay": weight_decay}
     if lr is not None:
-        _check_range("sgd", "lr", lr)
+        check_range("sgd", "lr", lr)
         scalars["lr"] = lr
     if dampening != 0.0:
         scalars["dampening"] = dampening
@@ -246,13 +247,13 @@ def _bound_adam(
     name: str, lr: float | None, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> Epilogue:
     beta1, beta2 = betas
-    _check_range(name, "betas[0]", beta1, below_one=True)
-    _check_range(name, "betas[1]", beta2, below_one=True)
-    _check_range(name, "eps", eps)
-    _check_range(name, "weight_decay", weight_decay)
+    check_range(name, "betas[0]", beta1, below_one=True)
+    check_range(name, "betas[1]", beta2, below_one=True)
+    check_range(name, "eps", eps)
+    check_range(name, "weight_decay", weight_decay)
     scalars = {"beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
     if lr is not None:
-        _check_range(name, "lr", lr)
+        check_range(name, "lr", lr)
         scalars["lr"] = lr
     return (_ADAMW if name == "adamw" else _ADAM).bind(**scalars)
 

@@ -136,6 +136,8 @@ def render_functor(traced: Traced, name: str, *, tiles: bool) -> str:
           for position, r in enumerate(traced.results)),
         *(f"    *u{position} = {_reference(traced, o.node)};"
           for position, o in enumerate(traced.operands) if o.node is not None),
+        *(f"    *s{position} = {_reference(traced, s.node)};"
+          for position, s in enumerate(traced.summands)),
     ]  # fmt: skip
     parameters = ", ".join(element_parameters(traced))
     constructor = f"  COCOLL_INLINE explicit {name}(const double* derived)"
@@ -169,6 +171,8 @@ def element_parameters(traced: Traced) -> list[str]:
     for position, operand in enumerate(traced.operands):
         if operand.node is not None:
             parameters.append(f"{Kind.of(operand.dtype).value}* u{position}")
+    for position, summand in enumerate(traced.summands):
+        parameters.append(f"{traced.nodes[summand.node].kind.value}* s{position}")
     return parameters
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cocoll.dtypes import DType
     from cocoll.epilogues.graph import Node
 
-__all__ = ["Operand", "Result", "ScalarParameter", "Traced"]
+__all__ = ["Operand", "Result", "ScalarParameter", "Summand", "Traced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,22 @@ class ScalarParameter:
     default: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class Summand:
+    """A value that a kernel adds up over the elements it sees.
+
+    Parameters
+    ----------
+    node : int
+        The node that computes it.
+    squares : bool
+        Whether its square is added.
+    """
+
+    node: int
+    squares: bool
+
+
 @dataclass(frozen=True)
 class Traced:
     """An epilogue for one combination of dtypes and arrays.
@@ -108,6 +124,10 @@ class Traced:
         The graph.
     digest : str
         SHA-256 of the graph and all dtypes, in hexadecimal; defaults of scalars do not enter.
+    summands : tuple of Summand
+        What the kernel adds up: of a stage of an epilogue with totals.
+    reads_sources : bool
+        Whether the kernel reduces; later stages read what earlier ones have left.
     """
 
     name: str
@@ -120,6 +140,8 @@ class Traced:
     source_node: int | None
     nodes: tuple[Node, ...]
     digest: str
+    summands: tuple[Summand, ...] = ()
+    reads_sources: bool = True
 
     def prepare(self, scalars: Mapping[str, float]) -> list[float]:
         """Derive what the kernel reads from the scalars, in float64.

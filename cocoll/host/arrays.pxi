@@ -101,6 +101,7 @@ cdef int _acquire(object value, str name, int dtype, Array* array) except -1:
     cdef int64_t stride_bytes
     global _ndarray
     array.acquired = False
+    array.tensors = NULL
     if type(value) is _ndarray and _read_ndarray(<PyArrayObject*>value, array):
         return _settle(array)
     if PyObject_CheckBuffer(value) and type(value) is not Block:
@@ -176,6 +177,8 @@ cdef void _extent(const Array* array, size_t* first, size_t* stop) noexcept:
 cdef bint _same_memory(const Array* a, const Array* b) noexcept:
     # Whether element i of one is element i of the other.
     cdef int dim
+    if a.tensors != NULL or b.tensors != NULL:
+        return _same_tensors(a, b)
     if a.data != b.data or a.count != b.count or a.itemsize_bytes != b.itemsize_bytes:
         return False
     if a.contiguous and b.contiguous:
@@ -191,6 +194,8 @@ cdef bint _same_memory(const Array* a, const Array* b) noexcept:
 
 cdef bint _overlap(const Array* a, const Array* b) noexcept:
     cdef size_t a_first, a_stop, b_first, b_stop
+    if a.tensors != NULL or b.tensors != NULL:
+        return _overlap_tensors(a, b)
     _extent(a, &a_first, &a_stop)
     _extent(b, &b_first, &b_stop)
     return a_first < b_stop and b_first < a_stop
@@ -232,7 +237,10 @@ cdef int64_t _step(const Array* array, int dim) noexcept:
 
 cdef int _check_writable(const Array* array, str name, CommunicatorBase comm,
                          bint replicated_allowed) except -1:
-    cdef bint replicated = _is_replicated(comm, array)
+    cdef bint replicated
+    if array.tensors != NULL:
+        return _check_writable_tensors(array, name, comm, replicated_allowed)
+    replicated = _is_replicated(comm, array)
     if replicated and not replicated_allowed:
         raise UsageError(
             f"{name} is a replicated array: the host has one copy, and every rank would change it; "
@@ -253,7 +261,10 @@ cdef int _check_writable(const Array* array, str name, CommunicatorBase comm,
 
 
 cdef bint _is_replicated(CommunicatorBase comm, const Array* array) noexcept:
-    cdef uint64_t reference = comm.session.get().endpoint.reference(array.data, array.nbytes)
+    cdef uint64_t reference
+    if array.tensors != NULL:
+        return _tensors_are_replicated(comm, <TensorList>array.tensors)
+    reference = comm.session.get().endpoint.reference(array.data, array.nbytes)
     return reference != kNotMapped and (reference & kReplicatedBit) != 0
 
 
@@ -261,12 +272,17 @@ cdef uint64_t _reference(CommunicatorBase comm, const Array* array) noexcept:
     # Where peers find the array. An empty array is everywhere.
     if array.nbytes == 0:
         return 0
+    if array.tensors != NULL:
+        return _reference_tensors(comm, <TensorList>array.tensors)
     if not array.contiguous:
         return kNotMapped
     return comm.session.get().endpoint.reference(array.data, array.nbytes)
 
 
 cdef void _place(const Array* array, cocoll_array* slot) noexcept:
+    if array.tensors != NULL:
+        _place_tensors(<TensorList>array.tensors, slot)
+        return
     slot.data = array.data
     slot.layout = &array.layout
     if array.contiguous:

@@ -27,12 +27,10 @@ cdef class BoundOperation:
                 return self._submit()
             if call.invocation.scalar_count > 0:
                 self._check_scalars()
-            _run(comm, &call.invocation, call)
+            _run_call(call)
         finally:
             comm.session.get().gate.leave()
-        if call.in_place:
-            return DONE
-        return _finished_work(call.output)
+        return _finished(call)
 
     cdef int _take(self, dict scalars) except -1:
         cdef Invocation* invocation = &self.call.invocation
@@ -40,7 +38,7 @@ cdef class BoundOperation:
         for name, value in scalars.items():
             for index in range(invocation.scalar_count):
                 if known[index] == name:
-                    invocation.scalars[index] = _scalar(value, name)
+                    _set_scalar(self.call, index, name, value)
                     break
             else:
                 raise UsageError(
@@ -66,6 +64,10 @@ cdef class BoundOperation:
         run.comm = self.call.comm
         run.program = self.call.program
         run.invocation = self.call.invocation
+        run.stages = self.call.stages
+        if not self.call.tensor_scalars.empty():
+            run.tensor_scalars = self.call.tensor_scalars
+            run.invocation.tensor_scalars = run.tensor_scalars.data()
         run.output = self.call.output
         run.keep = self.call
         return (<Stream>self.stream).submit(run)

@@ -13,6 +13,9 @@ cdef class Call:
     cdef object keep
     cdef object output
     cdef bint in_place
+    cdef list lists
+    cdef vector[double] tensor_scalars
+    cdef Stages stages
 
     def __cinit__(self):
         self.arrays = NULL
@@ -37,6 +40,9 @@ cdef class Call:
         for index in range(self.array_count):
             _release(&self.arrays[index])
         self.array_count = 0
+        if self.lists is not None:
+            for tensors in self.lists:
+                (<TensorList>tensors).release()
 
     cdef void end(self) noexcept:
         # It has ended: the arrays go back.
@@ -56,7 +62,12 @@ cdef class Call:
         cdef Array* array = &self.arrays[self.array_count]
         if self.array_count == self.array_limit:
             raise InternalError(f"a call has room for {self.array_limit} arrays")
-        _acquire(value, name, dtype, array)
+        if _is_list(value):
+            if self.lists is None:
+                self.lists = []
+            self.lists.append(_acquire_list(value, name, dtype, array))
+        else:
+            _acquire(value, name, dtype, array)
         self.array_count += 1
         return array
 
@@ -74,6 +85,7 @@ cdef class Work:
     cdef object output
     cdef object error
     cdef bint finished
+    cdef dict found_totals
 
     def wait(self, timeout_seconds=None):
         """Block until the operation has completed on this rank.
@@ -131,6 +143,18 @@ cdef class Work:
         self.wait(timeout_seconds)
         return self.output
 
+    def totals(self):
+        """Wait, and give the named sums of an epilogue.
+
+        Returns
+        -------
+        dict of str to float or list of float
+            What `cocoll.sum` was given a ``name`` for: over all ranks, for each tensor of a list
+            where it is over tensors. Of a bound operation, read it before the next run.
+        """
+        self.wait()
+        return {} if self.found_totals is None else dict(self.found_totals)
+
     cdef int _settle(self, object timeout_seconds) except -1:
         cdef Task* task = self.task.get()
         cdef double waited = 0
@@ -167,6 +191,8 @@ cdef class Work:
                 # As in `_run`: the arrays stay for good.
                 Py_INCREF(call)
             self.error = call.fail(status, task.sequence(), task.culprit())
+        elif call.stages is not None:
+            self.found_totals = call.stages.read_totals()
         call.end()
         self.finished = True
         return 0
@@ -237,6 +263,20 @@ cdef class Stream:
         self.in_flight = [work for work in self.in_flight if not (<Work>work).done()]
 
     cdef Work submit(self, Call call):
+        cdef Work work
+        cdef Call stage
+        cdef shared_ptr[Task] before
+        if call.stages is None:
+            return self._submit(call, call, before)
+        for part in call.stages.calls:
+            stage = part
+            call.stages.share_scalars(call, stage)
+            work = self._submit(call, stage, before)
+            before = work.task
+        return work
+
+    cdef Work _submit(self, Call call, Call part, shared_ptr[Task] before):
+        # Queues one operation of a call, not to be run unless `before` has succeeded.
         cdef Work work = Work.__new__(Work)
         cdef shared_ptr[Task] task = make_shared[Task]()
         if self.fork_generation != fork_generation():
@@ -245,7 +285,8 @@ cdef class Stream:
                 "Make a new stream"
             )
         task.get().session = call.comm.session
-        call.fill(task.get())
+        part.fill(task.get())
+        task.get().after = before
         task.get().ticket = call.comm.session.get().gate.issue()
         work.task = task
         work.call = call
@@ -267,11 +308,33 @@ cdef object _issue(Call call, object stream):
         if not isinstance(stream, Stream):
             stream = _hooks.resolve_stream(stream)
         return (<Stream>stream).submit(call)
-    _run(call.comm, &call.invocation, call)
+    _run_call(call)
     call.release()
-    if call.in_place:
+    return _finished(call)
+
+
+cdef object _finished(Call call):
+    # The Work of a call that has run.
+    cdef Work work
+    if call.in_place and call.stages is None:
         return DONE
-    return _finished_work(call.output)
+    work = _finished_work(call.output)
+    if call.stages is not None:
+        work.found_totals = call.stages.read_totals()
+    return work
+
+
+cdef int _run_call(Call call) except -1:
+    # Runs a call on this thread: its operation, or those of its stages one after the other.
+    cdef Call stage
+    if call.stages is None:
+        _run(call.comm, &call.invocation, call)
+        return 0
+    for part in call.stages.calls:
+        stage = part
+        call.stages.share_scalars(call, stage)
+        _run(stage.comm, &stage.invocation, call)
+    return 0
 
 
 cdef int _start(Call call, CommunicatorBase comm, Program program, int kind, int op, int dtype,
@@ -330,7 +393,9 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
     if x is not None or kind != _BROADCAST or out is None:
         source = call.acquire(x, "x", dtype_code)
         _check_named(comm, source, dtype_code)
-    if layout is None and comm.shard_counts:
+    if layout is None and (_is_list(x) or _is_list(out)):
+        layout = "shard" if kind == _REDUCE_SCATTER or kind == _ALLGATHER else None
+    elif layout is None and comm.shard_counts:
         layout = _infer_layout(comm, kind, source, x, out)
     if layout is not None:
         if layout == "shard":
@@ -338,8 +403,8 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
         elif layout != "block":
             raise UsageError(f"layout must be 'block' or 'shard'; got {layout!r}")
     if out is None and (kind == _REDUCE_SCATTER or kind == _ALLGATHER):
-        out = _hooks.make_output(comm, kind, x, _shape_of(source), source.dtype,
-                                 options & _OPTION_SHARD)
+        out = _hooks.make_output(comm, kind, x[0] if _is_list(x) else x, _shape_of(source),
+                                 source.dtype, options & _OPTION_SHARD)
         call.keep = (x, out)
     if out is not None:
         result = call.acquire(out, "out", dtype_code)
@@ -376,6 +441,7 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
                     kind == _REDUCE_SCATTER)
     if _is_replicated(comm, result) and result.nbytes > 0:
         options |= _OPTION_REPLICATED
+    _check_lists(comm, kind, source, result, options)
     nbytes = count * source.itemsize_bytes
     size_class = _size_class(comm, nbytes)
     key = _key(kind, op_code, source.dtype, size_class, options, root + 1)
@@ -393,6 +459,7 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
     invocation.count = count
     invocation.source_bytes = nbytes
     invocation.may_stream = result.data != source.data
+    _bind_tensors(call, source, result)
     _place(source, &invocation.source)
     _place(result, &invocation.results[0])
     # Only the root's array is read by others in a broadcast.
@@ -401,6 +468,26 @@ cdef Call _bind_simple(CommunicatorBase comm, int kind, object x, object op, obj
         invocation.source_reference = _reference(comm, source)
     invocation.result_references[0] = _reference(comm, result)
     return call
+
+
+cdef int _check_lists(CommunicatorBase comm, int kind, const Array* source, const Array* result,
+                      int options) except -1:
+    # What a list may be: the whole vector, never a block or a shard of it.
+    if source.tensors == NULL and result.tensors == NULL:
+        return 0
+    if kind != _REDUCE_SCATTER and kind != _ALLGATHER:
+        return _check_same_tensors(comm, source, result, "out")
+    if (result if kind == _REDUCE_SCATTER else source).tensors != NULL:
+        raise UsageError(
+            f"{'out' if kind == _REDUCE_SCATTER else 'x'} is a shard, so one array; got a list on "
+            f"rank {comm.rank}"
+        )
+    if not options & _OPTION_SHARD:
+        raise UsageError(
+            f"a list is cut into shards, not into equal blocks; got layout='block' on rank "
+            f"{comm.rank}. Leave it out, or make a call for each array"
+        )
+    return 0
 
 
 cdef int _check_named(CommunicatorBase comm, const Array* source, int dtype_code) except -1:
@@ -490,7 +577,15 @@ cdef CommunicatorBase _communicator(object comm):
     return <CommunicatorBase>comm
 
 
-cdef bint _on_device(object value):
+cdef bint _on_device(object value) except -1:
+    if _is_list(value):
+        for part in value:
+            if not _is_list(part) and _on_device(part):
+                raise UnsupportedError(
+                    "lists of arrays are for host memory; got one with arrays on a GPU. Make a "
+                    "call for each"
+                )
+        return False
     # Whether an argument lies on a GPU, where another executor works.
     if value is None or type(value) is _ndarray:
         return False

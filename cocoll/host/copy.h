@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "../kernels/abi.h"
+#include "tensors.h"
 
 namespace cocoll::host {
 
@@ -144,6 +145,16 @@ inline void copy_array(const cocoll_array& destination, const cocoll_array& sour
   if (destination.data == source.data && destination.layout == source.layout &&
       destination.index == source.index)
     return;
+  if (is_list(destination) || is_list(source)) {
+    // The places of a list are those of the logical vector.
+    const cocoll_array& list = is_list(destination) ? destination : source;
+    for_each_piece(table_of(list), list.index, count, [&](const Piece& piece) {
+      copy_array(at_piece(destination, piece, list.index, itemsize_bytes),
+                 at_piece(source, piece, list.index, itemsize_bytes), piece.count, itemsize_bytes,
+                 streaming);
+    });
+    return;
+  }
   if (destination.layout != nullptr || source.layout != nullptr) {
     copy_strided(destination, source, count, itemsize_bytes);
   } else if (streaming) {

@@ -66,8 +66,11 @@ cdef Call _bind_fused(CommunicatorBase comm, int kind, object x, object epilogue
     invocation.source_reference = _reference(comm, source)
     if zero_grad:
         invocation.reduce_flags = COCOLL_REDUCE_ZERO_SOURCES
+    _bind_tensors(call, source, source)
     _bind_operands(comm, call, program.facts)
     _bind_results(comm, call, program.facts, out, kind)
+    if program.facts.stages is not None:
+        call.stages = _bind_stages(comm, call, kind, op_code, zero_grad)
     return call
 
 
@@ -97,6 +100,11 @@ cdef int _bind_operands(CommunicatorBase comm, Call call, object facts) except -
         array = &call.arrays[1 + index]
         name = facts.operands[index]
         if facts.sharded[index]:
+            if array.tensors != NULL:
+                raise UsageError(
+                    f"{name} holds this rank's shard of all tensors: one array; got a list on rank "
+                    f"{comm.rank}. Make it with comm.shard_zeros({source.count})"
+                )
             if array.count != wanted:
                 raise BufferMismatchError(
                     f"{name} holds this rank's shard: wanted {wanted} of the {source.count} "
@@ -134,6 +142,10 @@ cdef int _broadcast(Array* array, const Array* source, str name, bint written, i
     cdef int dim, from_dim
     cdef cocoll_layout layout
     cdef bint same = array.layout.ndim == source.layout.ndim
+    if source.tensors != NULL:
+        return _broadcast_tensors(array, source, name, written, rank)
+    if array.tensors != NULL:
+        raise UsageError(f"{name} must be one array, as x is; got a list on rank {rank}")
     layout.ndim = source.layout.ndim
     layout.itemsize_bytes = array.itemsize_bytes
     for dim in range(source.layout.ndim):
@@ -208,6 +220,12 @@ cdef int _bind_results(CommunicatorBase comm, Call call, object facts, object ou
                         f"on rank {comm.rank}"
                     )
                 _check_pair(comm, source, result, "out", -1, False)
+            if kind != _REDUCE_SCATTER_FUSED:
+                _check_same_tensors(comm, source, result, name)
+            elif result.tensors != NULL:
+                raise UsageError(
+                    f"out is this rank's shard, so one array; got a list on rank {comm.rank}"
+                )
             _check_apart(comm, call, facts, result, name)
         if replicated != (_is_replicated(comm, result) and result.nbytes > 0) and result.nbytes > 0:
             raise UsageError(
@@ -264,7 +282,7 @@ cdef int _bind_scalars(Call call, dict names, bint partial) except -1:
                 raise UsageError(
                     f"the epilogue needs the scalar {name!r}; got none on rank {call.comm.rank}"
                 )
-        invocation.scalars[index] = _scalar(value, name)
+        _set_scalar(call, index, name, value)
     return 0
 
 

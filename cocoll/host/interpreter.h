@@ -10,6 +10,7 @@
 #include "copy.h"
 #include "endpoint.h"
 #include "invocation.h"
+#include "kernel_scalars.h"
 #include "lookout.h"
 #include "messages.h"
 #include "recording.h"
@@ -22,6 +23,7 @@ class Execution {
     const size_t ranks = static_cast<size_t>(endpoint->world_size);
     sources_.resize(ranks);
     results_.resize(ranks * kMaxResults);
+    tables_.resize(ranks * (kMaxResults + 1));
   }
 
   // The bytes that a host may write before streaming stores pay: half its last-level cache.
@@ -39,17 +41,16 @@ class Execution {
     Program& program = *call_->program;
     const bool mine_is_mapped = program.has_mapped && local_is_mapped(program.mapped);
     if (!program.has_mapped && !program.has_staged) return Status::kNotPrepared;
-    digest_ = call_->signature.digest(call_->count, call_->scalars, call_->scalar_count);
+    const bool differ = call_->tensor_scalars != nullptr;
+    digest_ = call_->signature.digest(call_->count, differ ? call_->tensor_scalars : call_->scalars,
+                                      call_->scalar_count * (differ ? call_->tensors->count : 1));
     ++endpoint_.sequence;
     parity_ = static_cast<int32_t>(sequence_ & 1);
     progressed();
     decided_ = false;
     if (recording.is_on()) began_ = monotonic_nanoseconds();
     record();
-    if (program.prepare != nullptr)
-      program.prepare(call_->scalars, derived_);
-    else
-      std::copy_n(call_->scalars, call_->scalar_count, derived_);
+    scalars_.begin(*call_);
     // A rank whose arrays no variant serves arrives all the same: its line says so, and all ranks
     // refuse alike.
     opened_ = !mine_is_mapped && program.has_staged;
@@ -81,9 +82,12 @@ class Execution {
       progressed();
     }
     const Status status = run_lanes();
-    if (status == Status::kDone && image_ == &call_->program->staged &&
-        (call_->reduce_flags & COCOLL_REDUCE_ZERO_SOURCES) != 0)
-      memset(call_->source.data, 0, static_cast<size_t>(call_->source_bytes));
+    if (status == Status::kDone) {
+      if (image_ == &call_->program->staged &&
+          (call_->reduce_flags & COCOLL_REDUCE_ZERO_SOURCES) != 0)
+        zero_source(*call_);
+      scalars_.end();
+    }
     return finish(status);
   }
 
@@ -260,7 +264,9 @@ class Execution {
       const ArrivalLine& theirs = line(peer);
       if (image.mapped_sources()) {
         if (theirs.source == kNotMapped) return false;
-        sources_[static_cast<size_t>(peer)] = endpoint_.resolve(peer, theirs.source);
+        if (!find_peer(peer, theirs.source, call_->source_reference, call_->source, 0,
+                       &sources_[static_cast<size_t>(peer)]))
+          return false;
       }
       if (!image.mapped_results()) continue;
       for (int32_t index = 0; index < result_count; ++index) {
@@ -269,10 +275,25 @@ class Execution {
           memcpy(&reference, theirs.payload + sizeof(uint64_t) * static_cast<size_t>(index - 1),
                  sizeof reference);
         if (reference == kNotMapped) return false;
-        results_[static_cast<size_t>(peer * kMaxResults + index)] =
-            endpoint_.resolve(peer, reference);
+        if (!find_peer(peer, reference, call_->result_references[index], call_->results[index],
+                       index + 1, &results_[static_cast<size_t>(peer * kMaxResults + index)]))
+          return false;
       }
     }
+    return true;
+  }
+
+  // Places a peer's array. Of a list lines carry one number for all references: tensors are found
+  // where all ranks have them at the same places of their arenas.
+  bool find_peer(int32_t peer, uint64_t theirs, uint64_t mine, const cocoll_array& own,
+                 int32_t which, cocoll_array* found) {
+    if (!is_list(own)) {
+      *found = {endpoint_.resolve(peer, theirs), nullptr, 0};
+      return true;
+    }
+    if (theirs != mine) return false;
+    *found = tables_[static_cast<size_t>(peer * (kMaxResults + 1) + which)].place(
+        table_of(own), [&](uint64_t reference) { return endpoint_.resolve(peer, reference); });
     return true;
   }
 
@@ -298,6 +319,7 @@ class Execution {
   void reserve_views() {
     if (static_cast<int32_t>(views_.size()) < image_->max_views())
       views_.resize(static_cast<size_t>(image_->max_views()));
+    if (call_->tensors != nullptr) placed_.resize(views_.size());
   }
 
   LaneState start(const PlanImage::LaneSpan& span) const {
@@ -363,11 +385,10 @@ class Execution {
     switch (view.buffer()) {
       case Buffer::kSource:
         if (view.rank() == endpoint_.rank) return place(call_->source, view, first);
-        return place({sources_[peer], nullptr, 0}, view, first);
+        return place(sources_[peer], view, first);
       case Buffer::kResult:
         if (view.rank() == endpoint_.rank) return place(call_->results[view.index()], view, first);
-        return place({results_[peer * kMaxResults + static_cast<size_t>(view.index())], nullptr, 0},
-                     view, first);
+        return place(results_[peer * kMaxResults + static_cast<size_t>(view.index())], view, first);
       case Buffer::kOperand:
         return place(call_->operands[view.index()], view, first);
       case Buffer::kPart:
@@ -541,8 +562,6 @@ class Execution {
     for (int32_t index = 0; index < total; ++index)
       views_[static_cast<size_t>(index)] = resolve(step[1 + index], lane, range.first);
     cocoll_reduce_args args;
-    args.first = range.first;
-    args.count = range.count;
     args.source_count = source_count;
     args.destination_count = step->field[3];
     args.world_size = endpoint_.world_size;
@@ -551,11 +570,21 @@ class Execution {
     args.sources = views_.data();
     args.destinations = views_.data() + source_count;
     args.operands = views_.data() + source_count + result_views;
-    args.scalars = derived_;
     const int64_t began = recording.is_on() ? monotonic_nanoseconds() : 0;
     // What goes on a wire is read again at once.
     if (partial) args.flags &= ~static_cast<uint32_t>(COCOLL_REDUCE_STREAMING);
-    (partial ? call_->program->partial : call_->program->reduce)(&args);
+    const cocoll_reduce_fn kernel = partial ? call_->program->partial : call_->program->reduce;
+    if (call_->tensors == nullptr) {
+      scalars_.run(kernel, &args, {0, range.first, range.count});
+    } else {
+      std::copy_n(views_.data(), total, placed_.data());
+      for_each_piece(*call_->tensors, range.first, range.count, [&](const Piece& piece) {
+        for (int32_t index = 0; index < total; ++index)
+          views_[static_cast<size_t>(index)] = at_piece(placed_[static_cast<size_t>(index)], piece,
+                                                        range.first, step[1 + index].field[2]);
+        scalars_.run(kernel, &args, piece);
+      });
+    }
     if (recording.is_on()) {
       int64_t itemsizes = 0;
       for (int32_t index = 0; index < total; ++index) itemsizes += step[1 + index].field[2];
@@ -678,12 +707,14 @@ class Execution {
   int64_t block_elements_ = 0;
   int64_t began_ = 0;
   int32_t lanes_left_ = 0;
-  double derived_[kMaxScalars] = {};
-  std::vector<char*> sources_;
-  std::vector<char*> results_;
+  KernelScalars scalars_;
+  std::vector<cocoll_array> sources_;
+  std::vector<cocoll_array> results_;
+  std::vector<PlacedTable> tables_;  // [rank][source, then results]: of calls with lists
   std::vector<LaneState> lanes_;
   std::deque<Messages> messages_;  // by lane; what is under way does not move
   std::vector<cocoll_array> views_;
+  std::vector<cocoll_array> placed_;  // what `views_` are pieces of
 };
 
 }  // namespace cocoll::host

@@ -8,6 +8,8 @@
 #include "../kernels/abi.h"
 #include "control.h"
 #include "packed.h"
+#include "tensors.h"
+#include "totals.h"
 
 namespace cocoll::host {
 
@@ -23,6 +25,7 @@ struct Signature {
   uint8_t options = 0;
   int32_t root = -1;
   uint64_t epilogue = 0;
+  uint64_t tensors = 0;  // of a list: the digest of its lengths and of the scalars of each tensor
 
   // Two ranks that agree give the same number; `scalars` are agreed facts too.
   uint64_t digest(int64_t count, const double* scalars, int32_t scalar_count) const {
@@ -31,6 +34,7 @@ struct Signature {
             static_cast<uint64_t>(static_cast<uint32_t>(root)) << 32);
     state = mix(state ^ static_cast<uint64_t>(count));
     state = mix(state ^ epilogue);
+    if (tensors != 0) state = mix(state ^ tensors);
     for (int32_t index = 0; index < scalar_count; ++index) {
       uint64_t bits;
       memcpy(&bits, &scalars[index], sizeof bits);
@@ -39,7 +43,6 @@ struct Signature {
     return state;
   }
 
- private:
   // The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): every input bit moves every
   // output bit, so different facts collide with probability 2^-64.
   static uint64_t mix(uint64_t value) {
@@ -49,6 +52,13 @@ struct Signature {
     return value ^ (value >> 31);
   }
 };
+
+// One number for many.
+inline uint64_t digest_of(const uint64_t* numbers, size_t count) {
+  uint64_t state = count;
+  for (size_t index = 0; index < count; ++index) state = Signature::mix(state ^ numbers[index]);
+  return state;
+}
 
 // What serves every call of one kind: the variants of the plan and the kernel of their reduce
 // steps.
@@ -76,6 +86,10 @@ struct Invocation {
   cocoll_array results[kMaxResults] = {};
   cocoll_array operands[kMaxOperands] = {};
   const cocoll_array* parts = nullptr;  // as many as the program's plans name
+  const TensorTable* tensors =
+      nullptr;  // of a call with lists: the input's, whose starts are all's
+  const double* tensor_scalars = nullptr;  // [tensors][scalar_count], where they differ
+  Totals totals;
   uint64_t source_reference = kNotMapped;
   uint64_t result_references[kMaxResults] = {};
   uint32_t reduce_flags = 0;

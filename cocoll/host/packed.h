@@ -221,7 +221,8 @@ class PlanImage {
         if (!check_block(here, field[0], limits)) return false;
         for (int part = 1; part <= 4; ++part)
           if (field[part] < 0 || field[part] > 65536) return fail(here, "bad number of views");
-        if (field[1] < 1 || field[2] > limits.result_count || field[4] > limits.operand_count)
+        if (field[1] + field[4] < 1 || field[2] > limits.result_count ||
+            field[4] > limits.operand_count)
           return fail(here, "bad number of sources, results or operands");
         views = int64_t{field[1]} + int64_t{field[2]} * field[3] + field[4];
         break;

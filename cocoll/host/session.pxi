@@ -44,6 +44,7 @@ cdef class CommunicatorBase:
         self.programs = {}
         self.epilogues = {}
         self.shard_counts = {}
+        self.held = {}
         self.freed_blocks = []
         self.numbered = WeakValueDictionary()
         self.last_key = -1
@@ -284,6 +285,13 @@ cdef class CommunicatorBase:
     def cached_programs(self):
         """How many programs this communicator keeps; at most `program_limit`."""
         return len(self.programs)
+
+    cdef object hold(self, int index, int64_t nbytes):
+        # Memory that operations use one after the other; a bound call keeps what it was given.
+        memory = self.held.get(index)
+        if memory is None or len(memory) < nbytes + 64:
+            memory = self.held[index] = bytearray(nbytes + 64)
+        return memory
 
     cdef int check_usable(self) except -1:
         if self.fork_generation != fork_generation():

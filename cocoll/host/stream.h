@@ -122,6 +122,7 @@ struct Task {
   std::shared_ptr<Program> program;
   Invocation invocation;
   std::shared_ptr<PointBatch> batch;  // messages between two ranks, instead of an invocation
+  std::shared_ptr<Task> after;  // of the same stream: where it has failed, this one does not run
   uint64_t ticket = 0;
 
   bool finished() const { return finished_.load(std::memory_order_acquire); }
@@ -140,17 +141,24 @@ struct Task {
   void run() {
     while (!session->gate.wait_turn(ticket, 50000000)) {
     }
-    Status status;
-    if (batch != nullptr) {
-      status = session->points->begin(batch.get());
-      while (status == Status::kPending) status = session->points->resume();
+    if (after != nullptr && after->status_ != Status::kDone) {
+      sequence_ = after->sequence_;
+      culprit_ = after->culprit_;
+      status_ = after->status_;
     } else {
-      status = session->execution->begin(&invocation);
-      while (status == Status::kPending) status = session->execution->resume();
+      Status status;
+      if (batch != nullptr) {
+        status = session->points->begin(batch.get());
+        while (status == Status::kPending) status = session->points->resume();
+      } else {
+        status = session->execution->begin(&invocation);
+        while (status == Status::kPending) status = session->execution->resume();
+      }
+      sequence_ = session->execution->sequence();
+      culprit_ = session->endpoint.culprit;
+      status_ = status;
     }
-    sequence_ = session->execution->sequence();
-    culprit_ = session->endpoint.culprit;
-    status_ = status;
+    after.reset();
     // Whoever has seen a later operation end must see this one ended; whoever sleeps until this one
     // ends finds the turn passed on.
     finished_.store(true, std::memory_order_release);

@@ -18,8 +18,10 @@ typedef unsigned long long uint64_t;
 #endif
 
 enum {
-  COCOLL_ABI_VERSION = 1,
+  COCOLL_ABI_VERSION = 2,
   COCOLL_MAX_DIMS = 8,
+  // Partial sums of one total: element i adds to number i % COCOLL_SUM_LANES.
+  COCOLL_SUM_LANES = 16,
   // Store results past the caches; the kernel fences before it returns.
   COCOLL_REDUCE_STREAMING = 1,
   // Store zeros over every source once it has been read (a fused zero_grad).
@@ -56,6 +58,7 @@ typedef struct cocoll_reduce_args {
   const cocoll_array* destinations;  // [result_count][destination_count]
   const cocoll_array* operands;      // [operand_count]: the epilogue's arrays
   const double* scalars;             // what prepare() wrote
+  double* const* sums;               // of each total its COCOLL_SUM_LANES partial sums
 } cocoll_reduce_args;
 
 typedef void (*cocoll_reduce_fn)(const cocoll_reduce_args* args);

@@ -11,7 +11,7 @@ from cocoll.errors import KernelError
 
 __all__ = ["Entry", "Kernel", "make_kernel", "read_table"]
 
-_ABI_VERSION = 1
+_ABI_VERSION = 2
 _TABLE_SYMBOL = "cocoll_kernel_table"
 
 

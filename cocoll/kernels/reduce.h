@@ -301,6 +301,32 @@ COCOLL_NOINLINE void close_result(const cocoll_reduce_args* args, int which, con
   }
 }
 
+// ---- totals ------------------------------------------------------------------------------------
+
+// Adds a tile to the partial sums of a total. Element i of the tensor always goes to the same one,
+// in the order of the elements: the sums do not depend on how a tensor is cut into chunks and
+// tiles.
+template <bool kSquares, class C>
+COCOLL_NOINLINE void add_up(const C* values, int count, int64_t first, double* sums) {
+  const auto term = [&](int i) __attribute__((always_inline)) {
+    const double value = static_cast<double>(values[i]);
+    return kSquares ? value * value : value;
+  };
+  int done = 0;
+  for (; done < count && (first + done) % COCOLL_SUM_LANES != 0; ++done)
+    sums[(first + done) % COCOLL_SUM_LANES] += term(done);
+  alignas(64) double lanes[COCOLL_SUM_LANES];
+  for (int lane = 0; lane < COCOLL_SUM_LANES; ++lane) lanes[lane] = sums[lane];
+  for (; done + COCOLL_SUM_LANES <= count; done += COCOLL_SUM_LANES) {
+    // Unrolled whole it would be scalar code.
+    _Pragma("GCC unroll 1") COCOLL_LOOP(lane, COCOLL_SUM_LANES) {
+      lanes[lane] += term(done + lane);
+    }
+  }
+  for (int lane = 0; lane < COCOLL_SUM_LANES; ++lane) sums[lane] = lanes[lane];
+  for (; done < count; ++done) sums[(first + done) % COCOLL_SUM_LANES] += term(done);
+}
+
 // Once a kernel's last tile is stored: what was streamed is visible before any later store.
 COCOLL_INLINE void finish_stores(const cocoll_reduce_args* args) {
   if ((args->flags & COCOLL_REDUCE_STREAMING) != 0) stream_fence();

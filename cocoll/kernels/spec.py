@@ -188,20 +188,21 @@ def _render_body(spec: KernelSpec, traced: Traced, reduction: str) -> str:
     value = Kind.of(traced.accumulate).value
     first = traced.results[0].dtype if traced.results else spec.source_dtype
     source = storage_type(spec.source_dtype)
-    scratch = [
-        f"COCOLL_SCRATCH({value}, x_scratch, cocoll::kTileElements);",
-        f"COCOLL_SCRATCH({source}, last_scratch, cocoll::kTileElements);",
-    ]
-    opened = [
-        "const cocoll::Reduced<Reduction> x = "
-        "cocoll::open_sources<Reduction>(args, tile, x_scratch, last_scratch);"
-    ]
-    closed = []
-    arguments = ["Reduction::finish(x[i], world_size)"]
-    read = ["x.state", "x.last"]
-    outputs = []
-    declared = []
-    stored = []
+    scratch, opened, closed = [], [], []
+    outputs, declared, stored = [], [], []
+    if traced.reads_sources:
+        scratch = [
+            f"COCOLL_SCRATCH({value}, x_scratch, cocoll::kTileElements);",
+            f"COCOLL_SCRATCH({source}, last_scratch, cocoll::kTileElements);",
+        ]
+        opened = [
+            "const cocoll::Reduced<Reduction> x = "
+            "cocoll::open_sources<Reduction>(args, tile, x_scratch, last_scratch);"
+        ]
+        closed = [f"cocoll::close_sources<{source}>(args, tile);"]
+        arguments, read = ["Reduction::finish(x[i], world_size)"], ["x.state", "x.last"]
+    else:
+        arguments, read = [f"{value}(0)"], []
     for place, operand in enumerate(traced.operands):
         kind = Kind.of(operand.dtype).value
         if operand.source_node is None and operand.node is None:
@@ -248,11 +249,21 @@ def _render_body(spec: KernelSpec, traced: Traced, reduction: str) -> str:
             declared.append(f"{Kind.of(operand.dtype).value} a{place}_value;")
             outputs.append(f"&a{place}_value")
             stored.append(f"a{place}[i] = a{place}_value;")
+    for place, summand in enumerate(traced.summands):
+        kind = traced.nodes[summand.node].kind.value
+        scratch.append(f"COCOLL_SCRATCH({kind}, s{place}_scratch, cocoll::kTileElements);")
+        declared.append(f"{kind} s{place}_value;")
+        outputs.append(f"&s{place}_value")
+        stored.append(f"s{place}_scratch[i] = s{place}_value;")
+        closed.append(
+            f"cocoll::add_up<{str(summand.squares).lower()}>(s{place}_scratch, tile.count, "
+            f"args->first + tile.offset, args->sums[{place}]);"
+        )
+    reducing = [f"  typedef {reduction} Reduction;", "  const int world_size = args->world_size;"]
     return "\n".join(
         [
             f"COCOLL_KERNEL({_symbol(spec)}) {{",
-            f"  typedef {reduction} Reduction;",
-            "  const int world_size = args->world_size;",
+            *(reducing if traced.reads_sources else []),
             f"  const cocoll_epilogues::Epilogue_{spec.name()} epilogue(args->scalars);",
             f"  const cocoll::Tiles tiles(args, sizeof({storage_type(first)}));",
             *(f"  {line}" for line in scratch),
@@ -265,7 +276,6 @@ def _render_body(spec: KernelSpec, traced: Traced, reduction: str) -> str:
             *(f"      {line}" for line in stored),
             "    };",
             f"    cocoll::for_each_element({', '.join(['tile.count', 'element', *read])});",
-            f"    cocoll::close_sources<{source}>(args, tile);",
             *(f"    {line}" for line in closed),
             "  }",
             "  cocoll::finish_stores(args);",

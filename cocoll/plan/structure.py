@@ -255,8 +255,10 @@ def _check_step(plan: Plan, loop: Loop, step: Step) -> None:
 
 
 def _check_reduce(where: _Where, step: Reduce) -> None:
-    if not step.sources or not (step.destinations or step.updated):
-        raise UsageError(f"{where}: wanted sources, and results or updated operands")
+    if not (step.sources or step.operands) or not (step.destinations or step.updated):
+        raise UsageError(f"{where}: wanted sources or operands, and results or updated operands")
+    if step.partial and not step.sources:
+        raise UsageError(f"{where}: a partial reduce has sources")
     if len({len(views) for views in step.destinations}) > 1 or () in step.destinations:
         raise UsageError(f"{where}: every result must have as many destinations, at least one")
     if step.partial and (step.operands or len(step.destinations) != 1):

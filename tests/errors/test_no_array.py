@@ -13,6 +13,13 @@ from tests.helpers.misuse import refuse_on_ranks
 OBJECTS = [None, 1.5, 3, [1.0, 2.0], (1.0,), "text", {"a": 1}, object(), np.float32, range(4)]
 
 
+def wanted(name: str, given: object) -> tuple[str, str]:
+    """Say what a refusal says; of a list it is the first of its arrays that is none."""
+    if isinstance(given, list | tuple):
+        return f"{name}[0] must be an array", "got float"
+    return f"{name} must be an array", f"got {type(given).__name__}"
+
+
 @pytest.mark.parametrize("given", OBJECTS, ids=lambda given: type(given).__name__)
 @pytest.mark.parametrize(
     "function", [cocoll.allreduce, cocoll.broadcast, cocoll.reduce_scatter, cocoll.allgather]
@@ -21,8 +28,7 @@ def test_as_input(function, given: object) -> None:
     refuse_on_ranks(
         lambda comm: (lambda: function(given, comm=comm), []),
         UsageError,
-        "x must be an array",
-        f"got {type(given).__name__}",
+        *wanted("x", given),
     )
 
 
@@ -32,7 +38,7 @@ def test_as_output(given: object) -> None:
         x = np.ones(4, np.float32)
         return lambda: cocoll.allreduce(x, out=given, comm=comm), [x]
 
-    refuse_on_ranks(misuse, UsageError, "out must be an array", f"got {type(given).__name__}")
+    refuse_on_ranks(misuse, UsageError, *wanted("out", given))
 
 
 @pytest.mark.parametrize("given", OBJECTS[1:], ids=lambda given: type(given).__name__)
@@ -46,7 +52,7 @@ def test_as_an_epilogue_s_array(call, given: object) -> None:
         x = np.ones(40, np.float32)
         return lambda: call(x, add, bias=given, comm=comm), [x]
 
-    refuse_on_ranks(misuse, UsageError, "bias must be an array", f"got {type(given).__name__}")
+    refuse_on_ranks(misuse, UsageError, *wanted("bias", given))
 
 
 @pytest.mark.parametrize("given", OBJECTS, ids=lambda given: type(given).__name__)

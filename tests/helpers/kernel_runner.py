@@ -62,6 +62,7 @@ class Arguments(ctypes.Structure):
         ("destinations", ctypes.POINTER(Array)),
         ("operands", ctypes.POINTER(Array)),
         ("scalars", ctypes.POINTER(ctypes.c_double)),
+        ("sums", ctypes.c_void_p),
     )
 
 
