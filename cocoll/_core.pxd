@@ -119,6 +119,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
     uint64_t kNotMapped
     uint64_t kReplicatedBit
     uint32_t kFlightRecords
+    uint32_t kPointRecords
 
     cdef enum class Status(int32_t):
         kDone
@@ -189,6 +190,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         int32_t world_size
         int32_t pid
         FlightRecord flight[256]
+        FlightRecord points[64]
         FlightRecord& mirrored(int32_t of, uint64_t sequence)
 
         @staticmethod
@@ -306,6 +308,34 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         void give_up()
         uint64_t sequence() const
 
+    cdef enum Direction:
+        kSends
+        kReceives
+
+    cdef cppclass PointMessage:
+        Direction direction
+        int32_t peer
+        uint32_t dtype
+        int64_t itemsize_bytes
+        int64_t count
+        cocoll_array array
+        uint64_t reference
+        cbool only_meets
+        uint64_t sequence
+        cbool ended
+        cbool mismatched
+        int64_t their_count
+        uint32_t their_dtype
+
+    cdef cppclass PointBatch:
+        vector[PointMessage] messages
+        uint8_t group_kind
+
+    cdef cppclass PointExecution:
+        Status begin(PointBatch* batch)
+        Status resume()
+        void give_up()
+
     cdef cppclass Gate:
         cbool enter()
         void leave()
@@ -322,6 +352,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
                 cbool oversubscribed, int64_t timeout_nanoseconds) except +
         Endpoint endpoint
         unique_ptr[Execution] execution
+        unique_ptr[PointExecution] points
         Gate gate
         int create_segment(size_t reserved_bytes, uint64_t token) except +
         PlanLimits limits() const
@@ -330,6 +361,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         shared_ptr[Session] session
         shared_ptr[HostProgram] program
         Invocation invocation
+        shared_ptr[PointBatch] batch
         shared_ptr[Task] after
         uint64_t ticket
         cbool finished() const
@@ -395,6 +427,7 @@ cdef class CommunicatorBase:
     cdef list freed_blocks
     cdef object numbered
     cdef uint64_t program_count
+    cdef object open_group
     cdef object __weakref__
 
     cdef int check_usable(self) except -1

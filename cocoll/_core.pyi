@@ -5,6 +5,8 @@ from typing import Any, Literal, TypeAlias, final
 
 from typing_extensions import Buffer
 
+from cocoll.errors import CollectiveMismatchError
+
 _Op: TypeAlias = Literal["sum", "prod", "min", "max", "avg"]
 
 default_communicator: ContextVar[CommunicatorBase]
@@ -122,6 +124,36 @@ def reduce_scatter_fused(
     zero_grad: bool = False,
     **operands: Any,
 ) -> Work: ...
+def send(
+    x: Any,
+    peer: int,
+    *,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def recv(
+    x: Any,
+    peer: int,
+    *,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def sendrecv(
+    x: Any,
+    destination: int,
+    *,
+    source: int,
+    out: Any,
+    comm: CommunicatorBase | None = None,
+    stream: Any = None,
+    dtype: str | None = None,
+) -> Work: ...
+def group(comm: CommunicatorBase | None = None) -> Group: ...
+def meet_points(
+    comm: CommunicatorBase, ends: list[tuple[bool, int, int, int]]
+) -> tuple[CollectiveMismatchError | None, list[bool]]: ...
 def inspect_control(address: int, nbytes: int) -> dict[str, Any] | None: ...
 def exchange(
     comm: CommunicatorBase, purpose: int, data: bytes, *, inside: bool = False
@@ -288,6 +320,20 @@ class Stream:
     ) -> None: ...
     def synchronize(self) -> None: ...
     def close(self) -> None: ...
+
+@final
+class PointArray: ...
+
+class PointCall(Call): ...
+
+class Group:
+    def __enter__(self) -> Group: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
 class BoundOperation:
     def __call__(self, **scalars: float) -> Work: ...

@@ -28,8 +28,9 @@ from contextvars import ContextVar
 from weakref import WeakValueDictionary
 
 from cocoll.errors import (
-    BufferMismatchError, BufferOverlapError, ClosedError, CommTimeoutError, DTypeError,
-    ForkedProcessError, InternalError, RankError, UnsupportedError, UsageError,
+    BufferMismatchError, BufferOverlapError, ClosedError, CollectiveMismatchError,
+    CommTimeoutError, DTypeError, ForkedProcessError, InternalError, RankError, UnsupportedError,
+    UsageError,
 )
 from cocoll.dtypes import DType
 
@@ -93,6 +94,9 @@ cdef enum:
     _SCATTER = 13
     _ALLTOALL = 14
     _ALLTOALLV = 15
+    _SEND = 16
+    _RECEIVE = 17
+    _GROUP = 18
 
 cdef enum:
     _OPTION_SHARD = 1
@@ -134,6 +138,8 @@ include "host/block_calls.pxi"
 include "host/fused.pxi"
 include "host/stages.pxi"
 include "host/bound.pxi"
+include "host/points.pxi"
+include "host/point_calls.pxi"
 include "host/parts.pxi"
 
 

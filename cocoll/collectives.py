@@ -17,6 +17,7 @@ from cocoll.dtypes import DType
 from cocoll.epilogues import Epilogue
 from cocoll.errors import UsageError
 from cocoll.failure import Kind, make_failure
+from cocoll.points import make_point_failure, share_bytes
 from cocoll.preparation import prepare_fused, prepare_plain
 from cocoll.stream import is_cuda_stream, resolve_stream
 from cocoll.uneven import bind_given, call_uneven
@@ -36,6 +37,8 @@ class SlowPath:
     make_failure = staticmethod(make_failure)
     call_uneven = staticmethod(call_uneven)
     bind_uneven = staticmethod(bind_given)
+    make_point_failure = staticmethod(make_point_failure)
+    share_bytes = staticmethod(share_bytes)
     prepare = staticmethod(prepare_plain)
     prepare_fused = staticmethod(prepare_fused)
 
@@ -174,6 +177,22 @@ class SlowPath:
         return fused_calls.bind_fused(
             comm, kind_code, x, epilogue, op, out, dtype, zero_grad, names, stream, partial=False
         )()
+
+    @staticmethod
+    def move_points_on_device(
+        comm: Communicator, ends: list[tuple[bool, Any, int, str, int]], stream: object, out: object
+    ) -> object:
+        """Move messages between arrays on GPUs."""
+        from cocoll.device import points
+
+        return points.move_points(comm, ends, stream, out)
+
+    @staticmethod
+    def make_pending_work(output: object) -> object:
+        """Make what stands for a message of a group on GPUs."""
+        from cocoll.device import points
+
+        return points.PendingWork(output)
 
     @staticmethod
     def barrier_on_device(comm: Communicator, stream: object) -> object:

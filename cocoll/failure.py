@@ -26,8 +26,11 @@ __all__ = [
     "Kind",
     "Option",
     "Purpose",
+    "describe_message",
     "describe_operation",
+    "describe_place",
     "describe_waits",
+    "end_communicator",
     "make_failure",
 ]
 
@@ -50,6 +53,9 @@ class Kind(enum.IntEnum):
     SCATTER = 13
     ALLTOALL = 14
     ALLTOALLV = 15
+    SEND = 16
+    RECEIVE = 17
+    GROUP = 18
 
 
 class Option(enum.IntFlag):
@@ -126,6 +132,10 @@ def describe_operation(flight: tuple[int, ...] | None) -> str:
         return f"{_PURPOSE_LABELS[Purpose(root)]} ({count} bytes)"
     if kind is Kind.BARRIER:
         return "barrier()"
+    if kind is Kind.GROUP:
+        return f"group of {count} messages"
+    if kind in (Kind.SEND, Kind.RECEIVE):
+        return describe_message(kind is Kind.SEND, root, count, dtype)
     if kind is Kind.RESHARD:
         return f"reshard({count} bytes, plan={epilogue:016x})"
     parts = [f"count={count}", f"dtype={DType(dtype).label}"]
@@ -137,6 +147,22 @@ def describe_operation(flight: tuple[int, ...] | None) -> str:
         parts.append(f"epilogue={epilogue:016x}")
     parts += [option.name.lower() for option in Option if options & option and option.name]
     return f"{kind.name.lower()}({', '.join(parts)})"
+
+
+def describe_message(sends: bool, peer: int, count: int, dtype: int) -> str:
+    """Give one end of a message between two ranks as a call, for people."""
+    call, word = ("send", "to") if sends else ("recv", "from")
+    return f"{call}(count={count}, dtype={DType(dtype).label}, {word} rank {peer})"
+
+
+def describe_place(flight: tuple[int, ...] | None, sequence: int) -> str:
+    """Say which of its kind an operation is: messages of two ranks are counted by themselves."""
+    kind = None if flight is None else Kind(flight[0])
+    if kind is Kind.GROUP:
+        return "which is no operation of the communicator's sequence"
+    if kind in (Kind.SEND, Kind.RECEIVE):
+        return f"message {sequence} of this pair"
+    return f"operation {sequence}"
 
 
 def describe_waits(pages: list[dict[str, Any]]) -> str:
@@ -155,22 +181,25 @@ def describe_waits(pages: list[dict[str, Any]]) -> str:
     lines = []
     for page in pages:
         operations = page["operations"]
-        last = operations[-1] if operations else None
+        # Of a group's messages some may still run when the last one has ended.
+        running = [operation for operation in operations if operation["state"] == "running"]
+        last = (running or operations or [None])[-1]
         if page["left"]:
             doing = "has left"
         elif last is None:
             doing = "has called nothing yet"
         elif last["state"] in ("running", "failed"):
             verb = "is in" if last["state"] == "running" else "gave up"
-            doing = f"{verb} {describe_operation(last['flight'])}, operation {last['sequence']}"
+            place = describe_place(last["flight"], last["sequence"])
+            doing = f"{verb} {describe_operation(last['flight'])}, {place}"
             if page["waiting"] is not None:
                 peer, flag, _ = page["waiting"]
                 point = _AWAITED.get(flag) or f"to signal ({_flag_label(flag)})"
                 doing += f", waiting for rank {peer} {point}"
         else:
             doing = (
-                f"is outside cocoll; its last was {describe_operation(last['flight'])}, operation "
-                f"{last['sequence']}"
+                f"is outside cocoll; its last was {describe_operation(last['flight'])}, "
+                f"{describe_place(last['flight'], last['sequence'])}"
             )
         lines.append(f"  rank {page['rank']} (pid {page['pid']}) {doing}")
     return "\n".join(lines)
@@ -182,6 +211,8 @@ _AWAITED = {
     -2: "and its host to arrive",
     -3: "to say that all hosts have arrived",
     -4: "to send or receive a message",
+    -5: "to receive from it",
+    -6: "to send to it",
 }
 
 
@@ -223,7 +254,25 @@ def make_failure(comm: CommunicatorBase, status: int, sequence: int, culprit: in
             f"no variant of the plan serves {what} on rank {comm.rank}: a plan that maps the "
             f"callers' arrays needs symmetric ones, and whole-vector scratch has a limit"
         )
-    error = _transport_failure(comm, kind, what, culprit)
+    return end_communicator(comm, status, what, culprit)
+
+
+def end_communicator(comm: CommunicatorBase, status: int, what: str, culprit: int) -> CocollError:
+    """Word why an operation could not go on, and close the communicator.
+
+    Parameters
+    ----------
+    comm, status, culprit : CommunicatorBase, int, int
+        As in `make_failure`: a rank was lost, gave up or did not come.
+    what : str
+        The operation.
+
+    Returns
+    -------
+    CocollError
+        To be raised by the caller.
+    """
+    error = _transport_failure(comm, _Status(status), what, culprit)
     side = getattr(comm, "_side", None)
     if side is not None:
         # Kernels on GPUs would wait for as long as they may; and peers take who has left to have

@@ -44,6 +44,20 @@ cdef class Call:
             for tensors in self.lists:
                 (<TensorList>tensors).release()
 
+    cdef void end(self) noexcept:
+        # It has ended: the arrays go back.
+        self.release()
+
+    cdef int fill(self, Task* task) except -1:
+        # Hands over what a stream runs.
+        task.program = self.program.host
+        task.invocation = self.invocation
+        return 0
+
+    cdef object fail(self, Status status, uint64_t sequence, int culprit):
+        # Gives what to raise.
+        return _failure(self.comm, status, sequence, culprit)
+
     cdef Array* acquire(self, object value, str name, int dtype) except NULL:
         cdef Array* array = &self.arrays[self.array_count]
         if self.array_count == self.array_limit:
@@ -95,7 +109,7 @@ cdef class Work:
 
     def done(self):
         """Say whether the operation has ended, well or not."""
-        return self.finished or self.task.get().finished()
+        return self.finished or self.task.get() != NULL and self.task.get().finished()
 
     def exception(self, timeout_seconds=None):
         """Wait, and give what made the operation fail, or None.
@@ -149,6 +163,11 @@ cdef class Work:
         cdef Call call
         if self.finished:
             return 0
+        if task == NULL:
+            raise UsageError(
+                "a message of a group begins at the end of the group's block: wait for it after "
+                "that"
+            )
         if self.call.comm.fork_generation != fork_generation():
             raise ForkedProcessError(
                 "an operation does not survive fork: it goes on in the parent of this process"
@@ -171,10 +190,10 @@ cdef class Work:
             if task.session.get().endpoint.abandoned:
                 # As in `_run`: the arrays stay for good.
                 Py_INCREF(call)
-            self.error = _failure(call.comm, status, task.sequence(), task.culprit())
+            self.error = call.fail(status, task.sequence(), task.culprit())
         elif call.stages is not None:
             self.found_totals = call.stages.read_totals()
-        call.release()
+        call.end()
         self.finished = True
         return 0
 
@@ -266,8 +285,7 @@ cdef class Stream:
                 "Make a new stream"
             )
         task.get().session = call.comm.session
-        task.get().program = part.program.host
-        task.get().invocation = part.invocation
+        part.fill(task.get())
         task.get().after = before
         task.get().ticket = call.comm.session.get().gate.issue()
         work.task = task
@@ -591,6 +609,15 @@ cdef object _call_simple(int kind, object x, object op, object out, object comm,
 
 
 cdef int _enter(CommunicatorBase comm) except -1:
+    if comm.open_group is not None:
+        raise UsageError(
+            f"a group takes sends and receives alone; got another operation of its communicator "
+            f"inside the block, on rank {comm.rank}. Call it before or after"
+        )
+    return _enter_gate(comm)
+
+
+cdef int _enter_gate(CommunicatorBase comm) except -1:
     if not comm.session.get().gate.enter():
         raise UsageError(
             f"two threads are inside one communicator on rank {comm.rank}; use comm.duplicate() "

@@ -18,8 +18,9 @@ constexpr int32_t kFlagCount = 8;
 constexpr int32_t kLinePayloadBytes = 64;
 constexpr uint32_t kFlightRecords = 256;
 constexpr uint32_t kMirroredRecords = 32;
+constexpr uint32_t kPointRecords = 64;
 constexpr uint64_t kControlMagic = 0x306c6c6f636f63;  // "cocoll0", little-endian
-constexpr uint32_t kControlVersion = 2;
+constexpr uint32_t kControlVersion = 3;
 
 // An array that peers cannot reach through mapped memory.
 constexpr uint64_t kNotMapped = ~uint64_t{0};
@@ -101,6 +102,9 @@ struct Control {
 
   ArrivalLine lines[2];
   FlightRecord flight[kFlightRecords];
+  // Messages between two ranks and groups of them, which have no number in the communicator's
+  // sequence; in a ring by a number of the owner's own.
+  FlightRecord points[kPointRecords];
   // FlagLine flags[world_size][kFlagCount] follow: [writer][flag]; then the mirror, in which the
   // first rank of a host keeps what ranks of all hosts asked for where they disagreed:
   // FlightRecord mirror[world_size][kMirroredRecords], by sequence as `flight` is.

@@ -17,6 +17,7 @@
 #include "agreement.h"
 #include "arena.h"
 #include "control.h"
+#include "mailbox.h"
 #include "wait.h"
 
 #ifndef SYS_pidfd_open
@@ -41,6 +42,8 @@ enum Awaited : int32_t {
   kAwaitsHost = -2,     // the word of another host
   kAwaitsVerdict = -3,  // that of the first rank of this one
   kAwaitsMessage = -4,
+  kAwaitsReceiver = -5,  // of a message to another rank
+  kAwaitsSender = -6,
 };
 
 // Sizes of the scratch that every rank of a communicator has, agreed when it is made.
@@ -53,6 +56,7 @@ struct ScratchSizes {
 struct Regions {
   int64_t small[2];
   int64_t staging;
+  int64_t mailboxes;
   int64_t heap;  // the first byte for symmetric arrays
 
   Regions() = default;
@@ -65,7 +69,9 @@ struct Regions {
     }
     staging = static_cast<int64_t>(round_up(at, kCacheLineBytes));
     at = static_cast<size_t>(staging) + static_cast<size_t>(sizes.staging_bytes);
-    heap = static_cast<int64_t>(round_up(at, kHugePageBytes));
+    at = round_up(at, 4096);
+    mailboxes = static_cast<int64_t>(at);
+    heap = static_cast<int64_t>(round_up(at + MailboxRegion::bytes(world_size), kHugePageBytes));
   }
 };
 
@@ -188,6 +194,8 @@ class Endpoint {
   char* region(int32_t peer, int64_t offset_bytes) const {
     return peers[static_cast<size_t>(peer)].base + offset_bytes;
   }
+
+  MailboxRegion mailboxes(int32_t of) const { return {region(of, regions.mailboxes), world_size}; }
 
   // The reference under which peers find memory of this rank, or kNotMapped.
   uint64_t reference(const void* data, int64_t bytes) const {

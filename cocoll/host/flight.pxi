@@ -27,17 +27,21 @@ def inspect_control(address, size_t nbytes):
 cdef object _describe_control(const Control* control):
     cdef const FlightRecord* record
     operations = []
-    for index in range(kFlightRecords):
+    for index in range(kFlightRecords + kPointRecords):
         record = &control.flight[index]
+        if index >= kFlightRecords:
+            record = &control.points[index - kFlightRecords]
         state = flight_state(record)
         if state:
             operations.append({
                 "sequence": record.sequence,
+                "ticks": record.started_ticks,
                 "state": ("", "running", "done", "failed")[state],
                 "flight": (record.kind, record.op, record.dtype, record.options, record.root,
                            record.count, record.epilogue, record.algorithm),
             })
-    operations.sort(key=lambda entry: entry["sequence"])
+    # Messages between two ranks have numbers of their own.
+    operations.sort(key=lambda entry: (entry["ticks"], entry["sequence"]))
     waiting = waiting_rank(control)
     return {
         "rank": control.rank,

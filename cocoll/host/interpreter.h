@@ -11,6 +11,7 @@
 #include "endpoint.h"
 #include "invocation.h"
 #include "kernel_scalars.h"
+#include "lookout.h"
 #include "messages.h"
 #include "recording.h"
 
@@ -18,8 +19,7 @@ namespace cocoll::host {
 
 class Execution {
  public:
-  explicit Execution(Endpoint* endpoint)
-      : endpoint_(*endpoint), waiter_(endpoint->policy, endpoint->own()) {
+  explicit Execution(Endpoint* endpoint) : endpoint_(*endpoint), lookout_(endpoint) {
     const size_t ranks = static_cast<size_t>(endpoint->world_size);
     sources_.resize(ranks);
     results_.resize(ranks * kMaxResults);
@@ -46,9 +46,7 @@ class Execution {
                                       call_->scalar_count * (differ ? call_->tensors->count : 1));
     ++endpoint_.sequence;
     parity_ = static_cast<int32_t>(sequence_ & 1);
-    looked_at_ = 0;
-    stalled_nanoseconds_ = 0;
-    saw_abort_ = false;
+    progressed();
     decided_ = false;
     if (recording.is_on()) began_ = monotonic_nanoseconds();
     record();
@@ -65,7 +63,7 @@ class Execution {
   }
 
   Status resume() {
-    waiter_.entered();
+    lookout_.entered();
     if (phase_ == Phase::kArriving) {
       const Status status = await_arrivals();
       if (status != Status::kDone) return finish(status);
@@ -98,15 +96,12 @@ class Execution {
     if (phase_ == Phase::kIdle) return;
     drop_messages();
     phase_ = Phase::kIdle;
-    waiter_.progressed();
+    progressed();
   }
 
   uint64_t sequence() const { return sequence_; }
 
  private:
-  // What one look for failures adds to the time that counts as waiting, at most.
-  static constexpr int64_t kLongestLook = 1000000000;
-
   enum class Phase { kIdle, kArriving, kAgreeing, kLanes };
 
   struct LaneState {
@@ -619,13 +614,7 @@ class Execution {
 
   // --- Waiting and failure. ---
 
-  // The limits of waiting count from here.
-  void progressed() {
-    waiter_.progressed();
-    looked_at_ = 0;
-    stalled_nanoseconds_ = 0;
-    saw_abort_ = false;
-  }
+  void progressed() { lookout_.progressed(); }
 
   bool has_messages_under_way() const {
     for (const LaneState& lane : lanes_)
@@ -634,14 +623,9 @@ class Execution {
   }
 
   Status wait(bool polls_wire = false) {
-    switch (waiter_.pause(polls_wire)) {
-      case Waiter::Verdict::kPoll:
-        return Status::kDone;
-      case Waiter::Verdict::kCheck:
-        return look_for_failure();
-      default:
-        return Status::kPending;
-    }
+    return lookout_.wait(polls_wire, [&](auto visit) {
+      for_each_awaited([&](int32_t peer, int32_t flag) { visit(peer, flag, sequence_); });
+    });
   }
 
   // Calls `visit(peer, flag)` for everyone that this rank waits for now; see Awaited.
@@ -672,40 +656,6 @@ class Execution {
     }
   }
 
-  Status look_for_failure() {
-    // What a peer published before it gave up may still complete this operation, so only a second
-    // look without progress in between ends it.
-    endpoint_.look_for_notice();
-    if (endpoint_.abort_word() != 0) {
-      if (saw_abort_) return Status::kAborted;
-      saw_abort_ = true;
-    }
-    if (endpoint_.orphaned()) endpoint_.abort(AbortReason::kLauncherLost, endpoint_.rank);
-    const int64_t now = monotonic_nanoseconds();
-    // A rank that was stopped itself (Ctrl-Z, a suspended job or machine) has not waited meanwhile.
-    if (looked_at_ != 0) stalled_nanoseconds_ += std::min(now - looked_at_, kLongestLook);
-    looked_at_ = now;
-    Control* own = endpoint_.own();
-    own->waiting_sequence.store(sequence_, std::memory_order_relaxed);
-    Status status = Status::kDone;
-    int32_t first = -1;
-    for_each_awaited([&](int32_t peer, int32_t flag) {
-      if (first < 0) {
-        own->waiting_flag.store(flag, std::memory_order_relaxed);
-        own->waiting_rank.store(peer, std::memory_order_relaxed);
-        first = peer;
-      }
-      if (status == Status::kDone && endpoint_.lost(peer)) {
-        endpoint_.culprit = peer;
-        status = Status::kPeerLost;
-      }
-    });
-    if (status != Status::kDone) return status;
-    if (stalled_nanoseconds_ < endpoint_.timeout_nanoseconds) return Status::kDone;
-    endpoint_.culprit = first;
-    return Status::kTimeout;
-  }
-
   int32_t place_of(const Record* step) const { return image_->place_of(step); }
 
   void note(int32_t step, int64_t iteration, int64_t bytes, int64_t began) {
@@ -721,7 +671,7 @@ class Execution {
     if (status == Status::kPeerLost) endpoint_.abort(AbortReason::kPeerLost, endpoint_.culprit);
     if (status != Status::kDone && status != Status::kMismatch) drop_messages();
     phase_ = Phase::kIdle;
-    waiter_.progressed();
+    progressed();
     // A failed operation leaves what it waited for on record.
     if (status == Status::kDone) endpoint_.own()->waiting_rank.store(-1, std::memory_order_relaxed);
     const FlightState state = status == Status::kDone ? FlightState::kDone : FlightState::kFailed;
@@ -741,7 +691,7 @@ class Execution {
   }
 
   Endpoint& endpoint_;
-  Waiter waiter_;
+  Lookout lookout_;
   Invocation* call_ = nullptr;
   const PlanImage* image_ = nullptr;
   Phase phase_ = Phase::kIdle;
@@ -752,13 +702,10 @@ class Execution {
   bool decided_ = false;
   uint64_t verdict_ = 0;
   bool opened_ = false;
-  bool saw_abort_ = false;
   bool streams_ = false;
   uint32_t reduce_flags_ = 0;
   int64_t block_elements_ = 0;
   int64_t began_ = 0;
-  int64_t looked_at_ = 0;
-  int64_t stalled_nanoseconds_ = 0;
   int32_t lanes_left_ = 0;
   KernelScalars scalars_;
   std::vector<cocoll_array> sources_;

@@ -327,10 +327,12 @@ cdef int _keep(CommunicatorBase comm, object key, Program program) except -1:
     return 0
 
 
-cdef object _run(CommunicatorBase comm, Invocation* call, object keep):
-    # Runs an operation on this thread; raises what went wrong. `keep` holds its arrays.
+cdef object _run(CommunicatorBase comm, Invocation* call, Call keep, PointBatch* batch=NULL):
+    # Runs an operation on this thread, or a batch of messages; raises what went wrong. `keep` holds
+    # its arrays.
     cdef Session* session = comm.session.get()
     cdef Execution* execution = comm.execution
+    cdef PointExecution* points = session.points.get()
     cdef uint64_t ticket = session.gate.issue()
     cdef Status status
     cdef cbool mine = False
@@ -341,17 +343,20 @@ cdef object _run(CommunicatorBase comm, Invocation* call, object keep):
             PyErr_CheckSignals()
         mine = True
         with nogil:
-            status = execution.begin(call)
+            status = execution.begin(call) if batch == NULL else points.begin(batch)
         while status == Status.kPending:
             PyErr_CheckSignals()
             with nogil:
-                status = execution.resume()
+                status = execution.resume() if batch == NULL else points.resume()
     except BaseException:
         # A signal handler raised (Ctrl-C): the operation is half done and cannot be resumed.
         session.endpoint.abort(AbortReason.kInterrupt, comm.rank)
         if mine:
             with nogil:
-                execution.give_up()
+                if batch == NULL:
+                    execution.give_up()
+                else:
+                    points.give_up()
             if session.endpoint.abandoned:
                 Py_INCREF(keep)
         comm._leave()
@@ -362,7 +367,7 @@ cdef object _run(CommunicatorBase comm, Invocation* call, object keep):
         if session.endpoint.abandoned:
             # A message that could not be taken back may still touch the arrays: they stay for good.
             Py_INCREF(keep)
-        raise _failure(comm, status, execution.sequence(), session.endpoint.culprit)
+        raise keep.fail(status, execution.sequence(), session.endpoint.culprit)
     return None
 
 

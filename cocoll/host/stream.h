@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "interpreter.h"
+#include "points.h"
 
 namespace cocoll::host {
 
@@ -63,7 +64,8 @@ class Gate {
 // One rank of a communicator: what the binding holds.
 struct Session {
   Endpoint endpoint;
-  std::unique_ptr<Execution> execution;  // made when the control page exists
+  std::unique_ptr<Execution> execution;    // made when the control page exists
+  std::unique_ptr<PointExecution> points;  // likewise
   Gate gate;
 
   Session(int32_t rank, int32_t world_size, const ScratchSizes& sizes, bool oversubscribed,
@@ -72,8 +74,10 @@ struct Session {
 
   int create_segment(size_t reserved_bytes, uint64_t token) {
     const int error = endpoint.create_segment(reserved_bytes, token);
-    if (error == 0) execution = std::make_unique<Execution>(&endpoint);
-    return error;
+    if (error != 0) return error;
+    execution = std::make_unique<Execution>(&endpoint);
+    points = std::make_unique<PointExecution>(&endpoint);
+    return 0;
   }
 
   PlanLimits limits() const {
@@ -117,6 +121,7 @@ struct Task {
   std::shared_ptr<Session> session;
   std::shared_ptr<Program> program;
   Invocation invocation;
+  std::shared_ptr<PointBatch> batch;  // messages between two ranks, instead of an invocation
   std::shared_ptr<Task> after;  // of the same stream: where it has failed, this one does not run
   uint64_t ticket = 0;
 
@@ -141,8 +146,14 @@ struct Task {
       culprit_ = after->culprit_;
       status_ = after->status_;
     } else {
-      Status status = session->execution->begin(&invocation);
-      while (status == Status::kPending) status = session->execution->resume();
+      Status status;
+      if (batch != nullptr) {
+        status = session->points->begin(batch.get());
+        while (status == Status::kPending) status = session->points->resume();
+      } else {
+        status = session->execution->begin(&invocation);
+        while (status == Status::kPending) status = session->execution->resume();
+      }
       sequence_ = session->execution->sequence();
       culprit_ = session->endpoint.culprit;
       status_ = status;

@@ -21,6 +21,10 @@ enum WireTag : int32_t {
   kAgreementTag = 2040,
   kRecordsTag = 2041,
   kAbortTag = 2042,
+  // Of messages between two ranks: what the sender asks for, what the receiver does, the data.
+  kPointSendTag = 2043,
+  kPointReceiveTag = 2044,
+  kPointDataTag = 2045,
   kTagCount = 2048
 };
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # process.
 LEAVES_MEMORY = {
     "test_a_failure_on_the_host_ends_kernels",
+    "test_both_gpus_send_first",
     "test_a_replay_whose_peer_has_gone_does_not_keep_close",
 }
 

@@ -22,7 +22,7 @@ EXIT_CODES = {
 TOLD = ("sys.exit", "exception")
 OPERATIONS = [
     "tiny", "small", "large", "symmetric", "bound", "allgather", "reduce_scatter", "broadcast",
-    "barrier", "empty", "duplicate", "stream", "stream_barrier", "fused",
+    "barrier", "empty", "duplicate", "stream", "stream_barrier", "fused", "messages",
 ]  # fmt: skip
 # Of every way to die, and of every operation, each at least once without `long`.
 SHORT = [
@@ -30,6 +30,7 @@ SHORT = [
     ("sys.exit", "small"), ("exception", "stream"), ("SIGKILL", "duplicate"), ("SIGABRT", "fused"),
     ("SIGKILL", "bound"), ("exception", "allgather"), ("return", "broadcast"),
     ("SIGKILL", "stream_barrier"), ("os._exit", "symmetric"), ("SIGKILL", "reduce_scatter"),
+    ("SIGKILL", "messages"), ("exception", "messages"),
 ]  # fmt: skip
 CASES = [
     pytest.param(how, operation, marks=() if (how, operation) in SHORT else pytest.mark.long)

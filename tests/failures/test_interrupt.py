@@ -7,9 +7,9 @@ import pytest
 from cocoll.testing import run_processes
 from tests.helpers import deaths
 
-BLOCKING = ["tiny", "large", "symmetric", "bound", "barrier", "empty", "fused"]
+BLOCKING = ["tiny", "large", "symmetric", "bound", "barrier", "empty", "fused", "messages"]
 ON_A_STREAM = ["stream", "stream_barrier"]
-SHORT = ["large", "empty", "stream"]
+SHORT = ["large", "empty", "stream", "messages"]
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,14 @@ class Operations:
         x = np.zeros(40_000, np.float32)
         cocoll.allreduce_fused(x, epilogues.sgd(lr=0.0), param=self.param, comm=self.comm)
 
+    def call_messages(self) -> None:
+        # Every rank waits for the two beside it.
+        following = (self.comm.rank + 1) % self.comm.world_size
+        before = (self.comm.rank - 1) % self.comm.world_size
+        with cocoll.group(self.comm):
+            cocoll.send(self.large, following)
+            cocoll.recv(self.symmetric, before)
+
 
 # ---- ends, by name ----
 

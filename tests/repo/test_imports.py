@@ -23,6 +23,7 @@ LAYERS = (
         "wire",
         "symmetric",
         "failure",
+        "points",
         "flight",
         "device",
         "placement",

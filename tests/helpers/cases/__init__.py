@@ -87,7 +87,7 @@ OF_ONE_HOST = ("plans_over_symmetric_arrays", "plans_with_scratch", "plans_that_
 #: The modules of cases, in the order in which they run.
 MODULES = (
     "reductions", "movement", "memory", "streams", "bound", "derived", "fused", "public",
-    "resharding", "blocks",
+    "resharding", "blocks", "points",
 )  # fmt: skip
 
 
