@@ -23,11 +23,12 @@ LAYERS = (
         "wire",
         "symmetric",
         "failure",
+        "waits",
         "flight",
         "device",
         "placement",
     ),
-    ("communicator", "connection", "explaining", "facts", "tracing", "variants"),
+    ("communicator", "connection", "explaining", "facts", "shrinking", "tracing", "variants"),
     (
         "collectives",
         "agreed_kernel",
