@@ -492,7 +492,7 @@ class Communicator(_core.CommunicatorBase):
         OSError
             There is not enough memory on some rank; raised on all.
         """
-        limit = self.timeout_seconds if timeout_seconds is None else timeout_seconds
+        limit: Any = self.timeout_seconds if timeout_seconds is None else timeout_seconds
         if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
             raise UsageError(f"timeout_seconds must be above 0; got {timeout_seconds!r}")
         if self._is_inherited():
