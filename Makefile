@@ -24,7 +24,7 @@ HEADERS := $(shell find cocoll tests -name '*.h' -not -path '*/_generated/*') \
   $(shell find tests -name '*.cpp' -not -path '*/build/*')
 
 .PHONY: help build demo test test-patient test-unit test-ranks test-device test-errors test-failures \
-  test-cluster test-repo test-native test-native-others test-long lint type format cuda bench-peers clean
+  test-cluster test-repo test-native test-native-others test-long soak lint type format cuda bench-peers clean
 .DELETE_ON_ERROR:
 # One pip at a time in one environment, and tests that share the machine one after the other.
 .NOTPARALLEL:
@@ -32,6 +32,7 @@ HEADERS := $(shell find cocoll tests -name '*.h' -not -path '*/_generated/*') \
 help:
 	@echo "make demo         train on real digits with 4 ranks, with and without fusion"
 	@echo "make test         all tests (torch's CPU build is installed for them)"
+	@echo "make soak         ten minutes of random operations; SOAK_SECONDS=60: one"
 	@echo "make build        the package, editable, in $(VENV)"
 	@echo "make lint         style, types, stubs, spelling;  make format repairs style"
 	@echo "make cuda         all kernels for all GPUs (no GPU needed; some minutes)"
@@ -85,7 +86,7 @@ PLANTED := tests/native/test_planted_bugs.py
 test-patient: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	mkdir -p build
 	{ $(PYTEST) -n 2 tests/repo && $(PYTEST) $(PLANTED); } >build/test-patient.log 2>&1 & beside=$$!; \
-	status=0; $(PYTEST) tests/failures || status=$$?; \
+	status=0; $(PYTEST) tests/failures tests/soak || status=$$?; \
 	wait $$beside || status=$$?; cat build/test-patient.log; exit $$status
 
 test-native-others: $(VENV)/.stamp-build $(VENV)/.stamp-test
@@ -101,6 +102,11 @@ test-long: $(VENV)/.stamp-build $(VENV)/.stamp-test
 	  $(MPIRUN) -n $$ranks --oversubscribe $(PYTHON) -m pytest --capture=sys \
 	    -p no:cacheprovider -m long tests/mpi || exit 1; \
 	done
+
+# Random operations for ten minutes, each checked; memory must stay flat. SOAK_SECONDS=60: a minute.
+SOAK_SECONDS ?= 600
+soak: $(VENV)/.stamp-build $(VENV)/.stamp-test
+	$(PYTHON) -m tests.soak.soak --seconds $(SOAK_SECONDS)
 
 # ---- style and types ----
 

@@ -189,6 +189,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         int32_t rank
         int32_t world_size
         int32_t pid
+        uint64_t token
         FlightRecord flight[256]
         FlightRecord points[64]
         FlightRecord& mirrored(int32_t of, uint64_t sequence)
@@ -230,8 +231,14 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         Control* own() const
         void abort(AbortReason reason, int32_t culprit)
         void leave()
+        void part()
+        cbool has_died(int32_t peer) const
         uint64_t abort_word() const
         const void* abort_address() const
+
+    cdef cppclass Letter:
+        uint64_t total_bytes
+        unsigned char payload[4080]
 
     cdef cppclass Signature:
         uint8_t kind
@@ -375,6 +382,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
     int32_t waiting_flag(const Control* control)
     uint64_t waiting_sequence(const Control* control)
     cbool has_left(const Control* control)
+    uint64_t survival_round(const Control* control)
     void skip_turn(Session* session, uint64_t ticket)
     uint64_t fork_generation()
     void abandon_session(const shared_ptr[Session]& session)
@@ -383,6 +391,24 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         HostStream() except +
         cbool submit(shared_ptr[Task] task)
         void close()
+
+
+cdef extern from "host/survivors.h" namespace "cocoll::host" nogil:
+    size_t kLetterBytes
+
+    cdef cppclass HostSurvivors "cocoll::host::Survivors":
+        HostSurvivors(Endpoint* endpoint)
+        void announce(uint64_t round)
+        uint64_t announced(int32_t peer) const
+        cbool has_gone(int32_t peer) const
+        void propose(uint64_t round, const vector[int32_t]& members)
+        uint64_t decided(vector[int32_t]* members) const
+        int32_t conclude(uint64_t round, cbool succeeded)
+        int32_t outcome(uint64_t round) const
+        void post(uint64_t turn, uint64_t total_bytes, const char* data, size_t nbytes)
+        const Letter* letter(int32_t peer, uint64_t turn) const
+        uint32_t doorbell() const
+        void doze(uint32_t seen, int64_t nanoseconds)
 
 
 cdef struct Array:

@@ -16,7 +16,7 @@ from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport errno
-from libc.stdint cimport int32_t, int64_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, strerror
 from libcpp cimport bool as cbool
 from libcpp.memory cimport make_shared, shared_ptr
@@ -131,6 +131,7 @@ include "host/arrays.pxi"
 include "host/wire.pxi"
 include "host/session.pxi"
 include "host/flight.pxi"
+include "host/survivors.pxi"
 include "host/calls.pxi"
 include "host/lists.pxi"
 include "host/movement.pxi"

@@ -22,7 +22,7 @@ from cocoll.config import Settings
 from cocoll.connection import connect
 from cocoll.device.array import is_on_device
 from cocoll.dtypes import DType
-from cocoll.errors import RankError, UnsupportedError, UsageError
+from cocoll.errors import ClosedError, RankError, UnsupportedError, UsageError
 from cocoll.facts import PlanFacts
 from cocoll.failure import OP_LABELS, AbortReason, Purpose
 from cocoll.kernels.build import KernelLoader, KernelSpec
@@ -30,6 +30,7 @@ from cocoll.placement import read_ordinal
 from cocoll.plan import Aliasing, Plan, Relation, verify
 from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS
 from cocoll.plan.ranges import block_elements, block_range
+from cocoll.shrinking import shrink_over_mpi, shrink_over_pages
 from cocoll.symmetric import SymmetricMemory
 from cocoll.topology.gather import assemble, local_facts
 from cocoll.tuning import Tuning
@@ -87,6 +88,8 @@ class Communicator(_core.CommunicatorBase):
     hosts: tuple[int, ...] | None = None
     _carrier: Carrier | None = None
     _topology: Topology | None = None
+    # Closed by this rank itself, or shrunk: nothing goes on from here.
+    _ended_by_choice = False
 
     def __init__(
         self,
@@ -459,6 +462,66 @@ class Communicator(_core.CommunicatorBase):
             return None
         return child
 
+    def shrink(self, timeout_seconds: float | None = None) -> Communicator:
+        """Make a communicator of the ranks that are left, once a failure has closed this one.
+
+        Collective of these ranks. A rank whose process has ended, or which has closed its end, is
+        left out at once; one that is alive and does not come, after `timeout_seconds`. All agree on
+        who is left, also if more ranks are lost meanwhile. This communicator stays closed; of the
+        arrays that it made, each rank's own stay valid for that rank.
+
+        Parameters
+        ----------
+        timeout_seconds : float, optional
+            How long to wait for ranks that are alive. Default: the communicator's own.
+
+        Returns
+        -------
+        Communicator
+            With new ranks, in the old order, and the same settings and tuning.
+
+        Raises
+        ------
+        UsageError
+            Nothing has failed.
+        ClosedError
+            This rank has closed its end, or has shrunk the communicator already, or came so late
+            that the others have gone on without it.
+        UnsupportedError
+            The ranks are on several hosts, and their MPI cannot go on without those that were lost.
+        OSError
+            There is not enough memory on some rank; raised on all.
+        """
+        limit: Any = self.timeout_seconds if timeout_seconds is None else timeout_seconds
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
+            raise UsageError(f"timeout_seconds must be above 0; got {timeout_seconds!r}")
+        if self._is_inherited():
+            self.barrier()  # Refused in words of its own.
+        if not self.closed:
+            if self._abort_word() is None:
+                raise UsageError(
+                    f"the communicator of rank {self.rank} works: comm.shrink is for what is left "
+                    f"after a TransportError. Use comm.split for a part of the ranks"
+                )
+            # Another rank has given it up, or an operation on a stream has failed.
+            self._drain(limit)
+            self._leave()
+        if self._ended_by_choice:
+            raise ClosedError(
+                f"rank {self.rank} has closed the communicator or shrunk it already; comm.shrink "
+                f"goes on, once, from one that a failure has closed"
+            )
+
+        def derive(bootstrap: Bootstrap, members: list[int]) -> Communicator:
+            return Communicator._derive(self, bootstrap, members)
+
+        if self.hosts is None:
+            made = shrink_over_pages(self, float(limit), derive)
+        else:
+            made = shrink_over_mpi(self, derive)
+        self._ended_by_choice = True
+        return made
+
     def _make_child(self, purpose: Purpose, members: list[int], rank: int) -> Communicator:
         def exchange(data: bytes) -> list[bytes]:
             return _core.exchange(self, purpose, data)
@@ -496,6 +559,8 @@ class Communicator(_core.CommunicatorBase):
         if self._side is not None and not self._is_inherited():
             self._side.end(self, self._leave, _FAREWELL_SECONDS)
         self._leave()
+        self._ended_by_choice = True
+        self._part()
         atexit.unregister(self._at_exit)
 
     def _write_trace(self) -> None:

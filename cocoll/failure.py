@@ -15,7 +15,7 @@ from cocoll.errors import (
     PeerLostError,
     UsageError,
 )
-from cocoll.plan.ir import Flag
+from cocoll.waits import describe_pages, find_roots, name_ranks, observe_process
 
 if TYPE_CHECKING:
     from cocoll._core import CommunicatorBase
@@ -166,58 +166,19 @@ def describe_place(flight: tuple[int, ...] | None, sequence: int) -> str:
 
 
 def describe_waits(pages: list[dict[str, Any]]) -> str:
-    """Say who waits for whom, one line a rank, from the ranks' control pages.
+    """Say who waits for whom and who holds the others up, from the ranks' control pages.
 
     Parameters
     ----------
     pages : list of dict
-        What `_core.inspect_control` gives.
+        What `_core.inspect_control` gives, of one communicator.
 
     Returns
     -------
     str
-        For people.
+        For people; a line a rank.
     """
-    lines = []
-    for page in pages:
-        operations = page["operations"]
-        # Of a group's messages some may still run when the last one has ended.
-        running = [operation for operation in operations if operation["state"] == "running"]
-        last = (running or operations or [None])[-1]
-        if page["left"]:
-            doing = "has left"
-        elif last is None:
-            doing = "has called nothing yet"
-        elif last["state"] in ("running", "failed"):
-            verb = "is in" if last["state"] == "running" else "gave up"
-            place = describe_place(last["flight"], last["sequence"])
-            doing = f"{verb} {describe_operation(last['flight'])}, {place}"
-            if page["waiting"] is not None:
-                peer, flag, _ = page["waiting"]
-                point = _AWAITED.get(flag) or f"to signal ({_flag_label(flag)})"
-                doing += f", waiting for rank {peer} {point}"
-        else:
-            doing = (
-                f"is outside cocoll; its last was {describe_operation(last['flight'])}, "
-                f"{describe_place(last['flight'], last['sequence'])}"
-            )
-        lines.append(f"  rank {page['rank']} (pid {page['pid']}) {doing}")
-    return "\n".join(lines)
-
-
-# The numbers of ``host/endpoint.h``.
-_AWAITED = {
-    -1: "to arrive",
-    -2: "and its host to arrive",
-    -3: "to say that all hosts have arrived",
-    -4: "to send or receive a message",
-    -5: "to receive from it",
-    -6: "to send to it",
-}
-
-
-def _flag_label(flag: int) -> str:
-    return Flag(flag).name.lower() if flag in set(Flag) else f"flag {flag}"
+    return describe_pages(pages, describe_operation, describe_place)
 
 
 def make_failure(comm: CommunicatorBase, status: int, sequence: int, culprit: int) -> CocollError:
@@ -297,21 +258,27 @@ def _transport_failure(
         if word is not None:
             culprit, _, code = word
             reason = AbortReason(code)
-    closed = "The communicator is closed; the ranks that are left may make a new one"
+    closed = "The communicator is closed; what comm.shrink() gives is for the ranks that are left"
     if reason is AbortReason.TIMEOUT:
-        pages = [comm._inspect(rank) for rank in range(comm.world_size)]
-        # Those of other hosts cannot be seen from here.
-        waits = describe_waits([page for page in pages if page is not None])
+        pages = _read_pages(comm)
+        # Who was waited for may itself have waited.
+        roots = find_roots(pages, [me] if kind is _Status.TIMEOUT else [culprit])
+        if roots == (me,) and culprit != me:
+            roots = (culprit,)
+        elif kind is not _Status.TIMEOUT and me in roots:
+            # What this rank waited for, when it was stopped, may have come long ago.
+            roots = (me,)
         return CommTimeoutError(
-            f"rank {me} gave up {what}: rank {culprit} did not come within "
-            f"{comm.timeout_seconds:g} s. {closed}\n{waits}",
-            ranks=(culprit,),
+            f"rank {me} gave up {what}: {name_ranks(roots)} did not come within "
+            f"{comm.timeout_seconds:g} s. {closed}\n{describe_waits(pages)}",
+            ranks=roots,
         )
     if reason is AbortReason.PEER_LOST:
         detail = comm._wire_detail()
         said = f" ({detail})" if detail else ""
         return PeerLostError(
-            f"rank {me} gave up {what}: rank {culprit} has died or left{said}. {closed}",
+            f"rank {me} gave up {what}: rank {culprit} has died or left{said}. {closed}\n"
+            f"{describe_waits(_read_pages(comm))}",
             rank=culprit,
         )
     cause = {
@@ -320,6 +287,12 @@ def _transport_failure(
         AbortReason.LAUNCHER_LOST: "has lost the launcher that started it",
     }.get(reason or AbortReason.REQUESTED, "called abort()")
     return AbortedError(f"rank {me} gave up {what}: rank {culprit} {cause}. {closed}", rank=culprit)
+
+
+def _read_pages(comm: CommunicatorBase) -> list[dict[str, Any]]:
+    """Read the control pages of this host's ranks; those of others cannot be seen from here."""
+    pages = [comm._inspect(rank) for rank in range(comm.world_size)]
+    return [{**page, "process": observe_process(page["pid"])} for page in pages if page is not None]
 
 
 def _mismatch(comm: CommunicatorBase, sequence: int) -> CollectiveMismatchError:

@@ -15,10 +15,12 @@ from typing import Any
 from cocoll import _core
 from cocoll.errors import UsageError
 from cocoll.failure import describe_operation, describe_waits
+from cocoll.waits import observe_process
 
 __all__ = ["dump", "read_pages"]
 
-_MAPPED_BYTES = 1 << 16
+# More than a control page has, of thousands of ranks.
+_MAPPED_BYTES = 16 << 20
 
 
 def read_pages(pid: int) -> list[dict[str, Any]]:
@@ -49,7 +51,7 @@ def read_pages(pid: int) -> list[dict[str, Any]]:
         page = _read_page(name)
         if page is not None:
             inode, content = page
-            pages[inode] = content
+            pages[inode] = {**content, "process": observe_process(content["pid"])}
     return list(pages.values())
 
 
@@ -95,8 +97,12 @@ def dump(pid: int, *, operations: int = 8) -> str:
     pages = read_pages(pid)
     if not pages:
         raise UsageError(f"process {pid} has no communicator of cocoll")
-    lines = [describe_waits(pages)]
-    for page in pages:
+    # A process may have several: no rank of one waits for a rank of another.
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for page in sorted(pages, key=lambda page: int(page["rank"])):
+        groups.setdefault(page["token"], []).append(page)
+    lines = [describe_waits(group) for group in groups.values()]
+    for page in (page for group in groups.values() for page in group):
         lines.append(f"rank {page['rank']} of {page['world_size']} (pid {page['pid']}):")
         lines += [
             f"  {entry['sequence']:>8} {entry['state']:<8} {describe_operation(entry['flight'])}"

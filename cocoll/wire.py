@@ -146,6 +146,41 @@ class MpiCarrier:
         made._places = tuple(self._places[member] for member in members)
         return made
 
+    def shrink(self, world_size: int) -> Any:
+        """Give an MPI communicator of the ranks that are left. Collective of these.
+
+        Parameters
+        ----------
+        world_size : int
+            How many ranks the communicator of cocoll's had.
+
+        Returns
+        -------
+        mpi4py.MPI.Comm
+            New; in the old order.
+
+        Raises
+        ------
+        UnsupportedError
+            This MPI cannot, or the communicator had been made of a part of MPI's.
+        """
+        from mpi4py import MPI
+
+        if world_size != self._comm.Get_size():
+            raise UnsupportedError(
+                f"over several hosts MPI shrinks whole communicators: this one has {world_size} of "
+                f"{self._comm.Get_size()} ranks. Shrink the one that it was split from"
+            )
+        try:
+            if not self._comm.Is_revoked():
+                self._comm.Revoke()
+            return self._comm.Shrink()
+        except (AttributeError, NotImplementedError, MPI.Exception) as error:
+            raise UnsupportedError(
+                f"this MPI cannot go on without ranks that were lost ({error}): start the job with "
+                f"`mpirun --with-ft ulfm` of Open MPI 5, and use mpi4py 4.1 or later"
+            ) from error
+
     def open(self, rank: int, number: int, *, persistent: bool) -> _core.WireEnd:
         """Give the end of a rank.
 

@@ -21,6 +21,7 @@ constexpr uint32_t kMirroredRecords = 32;
 constexpr uint32_t kPointRecords = 64;
 constexpr uint64_t kControlMagic = 0x306c6c6f636f63;  // "cocoll0", little-endian
 constexpr uint32_t kControlVersion = 3;
+constexpr size_t kLetterBytes = 4096 - 2 * sizeof(uint64_t);
 
 // An array that peers cannot reach through mapped memory.
 constexpr uint64_t kNotMapped = ~uint64_t{0};
@@ -75,6 +76,26 @@ enum class AbortReason : uint32_t {
   kLauncherLost = 6,
 };
 
+// A message of one rank to all others while they shrink a communicator. Two alternate, as arrival
+// lines do.
+struct alignas(kCacheLineBytes) Letter {
+  std::atomic<uint64_t> turn;  // written last
+  uint64_t total_bytes;        // of what comes in turns
+  unsigned char payload[kLetterBytes];
+};
+
+// How the ranks that are left of a host agree on who they are; see survivors.h.
+struct alignas(kCacheLineBytes) Survival {
+  std::atomic<uint64_t> round;   // that the owner has come to, 0: none
+  std::atomic<uint32_t> parted;  // the owner will come to no round
+  // On the page of the host's first rank: the last round whose members are decided, with the rank
+  // on whose page they stand; and how the last round ended.
+  alignas(kCacheLineBytes) std::atomic<uint64_t> decision;
+  std::atomic<uint64_t> outcome;
+  Letter letters[2];
+  // std::atomic<uint64_t> members[2][ceil(world_size / 64)] follow, by round.
+};
+
 struct Control {
   uint64_t magic;
   uint32_t version;
@@ -107,7 +128,7 @@ struct Control {
   FlightRecord points[kPointRecords];
   // FlagLine flags[world_size][kFlagCount] follow: [writer][flag]; then the mirror, in which the
   // first rank of a host keeps what ranks of all hosts asked for where they disagreed:
-  // FlightRecord mirror[world_size][kMirroredRecords], by sequence as `flight` is.
+  // FlightRecord mirror[world_size][kMirroredRecords], by sequence as `flight` is; then Survival.
 
   FlagLine* flags() { return reinterpret_cast<FlagLine*>(this + 1); }
   FlightRecord& mirrored(int32_t of, uint64_t sequence) {
@@ -115,10 +136,26 @@ struct Control {
         reinterpret_cast<FlightRecord*>(flags() + kFlagCount * static_cast<size_t>(world_size));
     return mirror[static_cast<size_t>(of) * kMirroredRecords + sequence % kMirroredRecords];
   }
-  static size_t bytes(int32_t world_size) {
+  Survival& survival() {
+    return *reinterpret_cast<Survival*>(reinterpret_cast<char*>(this) +
+                                        survival_offset(world_size));
+  }
+  // Who takes part in a round, a bit a rank.
+  std::atomic<uint64_t>* members(uint64_t round) {
+    auto* first = reinterpret_cast<std::atomic<uint64_t>*>(&survival() + 1);
+    return first + (round & 1) * member_words(world_size);
+  }
+  static size_t member_words(int32_t world_size) {
+    return (static_cast<size_t>(world_size) + 63) / 64;
+  }
+  static size_t survival_offset(int32_t world_size) {
     return sizeof(Control) +
            (sizeof(FlagLine) * kFlagCount + sizeof(FlightRecord) * kMirroredRecords) *
                static_cast<size_t>(world_size);
+  }
+  static size_t bytes(int32_t world_size) {
+    return survival_offset(world_size) + sizeof(Survival) +
+           2 * member_words(world_size) * sizeof(uint64_t);
   }
 };
 static_assert(sizeof(Control) % kCacheLineBytes == 0, "flags follow on a cache line of their own");
@@ -151,6 +188,10 @@ inline int32_t waiting_flag(const Control* control) {
 
 inline uint64_t waiting_sequence(const Control* control) {
   return control->waiting_sequence.load(std::memory_order_relaxed);
+}
+
+inline uint64_t survival_round(const Control* control) {
+  return const_cast<Control*>(control)->survival().round.load(std::memory_order_acquire);
 }
 
 inline bool has_left(const Control* control) {

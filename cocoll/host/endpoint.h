@@ -259,6 +259,21 @@ class Endpoint {
       if (peer.control != nullptr) ring(peer.control);
   }
 
+  // Says that this rank has no part in what the others do without those that were lost.
+  void part() {
+    own()->survival().parted.store(1, std::memory_order_seq_cst);
+    for (const Peer& peer : peers)
+      if (peer.control != nullptr) ring(peer.control);
+  }
+
+  // Whether the process of a rank of this host has ended.
+  bool has_died(int32_t peer) const {
+    const Peer& entry = peers[static_cast<size_t>(peer)];
+    if (entry.pidfd < 0) return false;
+    pollfd event{entry.pidfd, POLLIN, 0};
+    return poll(&event, 1, 0) == 1;
+  }
+
   // Whether the process that started this rank has died: a launcher that was killed ends no rank
   // that does not ask.
   bool orphaned() const { return launcher_pid != 0 && getppid() != launcher_pid; }
@@ -367,12 +382,9 @@ class Endpoint {
 
   bool has_gone(int32_t peer) const {
     const Peer& entry = peers[static_cast<size_t>(peer)];
-    if (entry.control->state.load(std::memory_order_seq_cst) ==
-        static_cast<uint32_t>(RankState::kLeft))
-      return true;
-    if (entry.pidfd < 0) return false;
-    pollfd event{entry.pidfd, POLLIN, 0};
-    return poll(&event, 1, 0) == 1;
+    return entry.control->state.load(std::memory_order_seq_cst) ==
+               static_cast<uint32_t>(RankState::kLeft) ||
+           has_died(peer);
   }
 
   static constexpr int kLooksAtNotices = 100;

@@ -13,13 +13,16 @@ def inspect_control(address, size_t nbytes):
     Returns
     -------
     dict or None
-        rank, world_size, pid, state, abort, waiting (rank, flag, sequence) and operations, oldest
-        first; None where the memory is no control page of this version.
+        rank, world_size, pid, token (of the communicator), left, waiting (rank, flag, sequence),
+        round (of shrinking; 0: none) and operations, oldest first; None where the memory is no
+        control page of this version.
     """
     cdef const Control* control = <const Control*><size_t>address
     if nbytes < sizeof(Control):
         return None
     if control.magic != kControlMagic or control.version != kControlVersion:
+        return None
+    if nbytes < Control.bytes(control.world_size):
         return None
     return _describe_control(control)
 
@@ -47,6 +50,8 @@ cdef object _describe_control(const Control* control):
         "rank": control.rank,
         "world_size": control.world_size,
         "pid": control.pid,
+        "token": control.token,
+        "round": survival_round(control),
         "left": has_left(control),
         "waiting": None if waiting < 0 else (waiting, waiting_flag(control),
                                              waiting_sequence(control)),

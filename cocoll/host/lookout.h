@@ -69,7 +69,8 @@ class Lookout {
         own->waiting_rank.store(peer, std::memory_order_relaxed);
         first = peer;
       }
-      if (status == Status::kDone && endpoint_.lost(peer)) {
+      // Who gives up leaves right after: once that is known, its going is no news.
+      if (status == Status::kDone && !saw_abort_ && endpoint_.lost(peer)) {
         endpoint_.culprit = peer;
         status = Status::kPeerLost;
       }

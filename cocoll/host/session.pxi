@@ -61,8 +61,10 @@ cdef class CommunicatorBase:
             return
         if self.fork_generation != fork_generation():
             abandon_session(self.session)
-        elif not self.closed:
+            return
+        if not self.closed:
             self.session.get().endpoint.leave()
+        self.session.get().endpoint.part()
 
     def _open(self, int rank, int world_size, *, int64_t small_bytes, int64_t staging_bytes,
               int64_t inline_bytes, int64_t one_shot_bytes, int64_t streaming_bytes,
@@ -253,6 +255,15 @@ cdef class CommunicatorBase:
         self.programs.clear()
         self.last_program = None
         self.last_key = -1
+
+    def _part(self):
+        """Say that this rank has no part in what the others go on with. Local, never waits."""
+        if self.session.get() != NULL and not self._is_inherited():
+            self.session.get().endpoint.part()
+
+    def _has_died(self, int peer):
+        """Whether the process of a rank of this host has ended."""
+        return self.session.get().endpoint.has_died(peer)
 
     def _drain(self, double timeout_seconds):
         """Wait until every operation issued on a stream has ended; gives whether they have."""

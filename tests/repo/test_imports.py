@@ -24,11 +24,12 @@ LAYERS = (
         "symmetric",
         "failure",
         "points",
+        "waits",
         "flight",
         "device",
         "placement",
     ),
-    ("communicator", "connection", "explaining", "facts", "tracing", "variants"),
+    ("communicator", "connection", "explaining", "facts", "shrinking", "tracing", "variants"),
     (
         "collectives",
         "agreed_kernel",
