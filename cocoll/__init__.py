@@ -30,6 +30,7 @@ from cocoll.epilogues.functions import (
 from cocoll.epilogues.trace import epilogue
 from cocoll.reshard_calls import Resharding, multicast, plan_reshard, reshard
 from cocoll.resharding import Mesh, ShardingSpec, TensorMove, plan_multicast
+from cocoll.state import ShardLayout, reshard_state
 from cocoll.stream import Stream
 from cocoll.tuning import Tuning
 
@@ -43,6 +44,7 @@ __all__ = [
     "Communicator",
     "Mesh",
     "Resharding",
+    "ShardLayout",
     "ShardingSpec",
     "Stream",
     "TensorMove",
@@ -71,6 +73,7 @@ __all__ = [
     "reduce_scatter",
     "reduce_scatter_fused",
     "reshard",
+    "reshard_state",
     "sqrt",
     "tanh",
     "where",
