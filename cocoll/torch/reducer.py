@@ -249,9 +249,12 @@ class Reducer:
             work.wait()
         deferred = [(n, self.buckets[n]) for n in sorted(step.deferred)]
         agreed, total = self._agree(step, present, deferred)
-        outcome = Outcome(None if total is None else math.sqrt(total), True)
+        outcome = Outcome(None, True)
         if total is not None:
             outcome = self._update(step, deferred, agreed, total)
+            if len(deferred) < len(self.buckets):
+                # The others have been updated, and their gradients are gone.
+                outcome = Outcome(None, outcome.is_finite)
         for number in step.order:
             if number not in step.deferred:
                 for slot in self.buckets[number].slots:
