@@ -80,6 +80,11 @@ class Deferral:
             self._reductions[number] = bound
         return bound()
 
+    def release(self, number: int) -> None:
+        """Give the memory of a bucket that does not wait any more back. Local."""
+        if self._reductions.pop(number, None) is not None:
+            del self._shards[number]
+
     def sum_squares(self, number: int) -> float:
         """Give the sum of the squares of this rank's shard, in float64 and in a fixed order."""
         shard = self._shards[number]

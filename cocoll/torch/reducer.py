@@ -218,6 +218,7 @@ class Reducer:
         if number in step.deferred:
             step.works.append(self._deferral.reduce(number, self.buckets[number]))
             return
+        self._deferral.release(number)
         bucket = self.buckets[number]
         group = self._groups[bucket.group]
         key = (number, self._recipe.structure(group))
@@ -239,6 +240,7 @@ class Reducer:
 
     def finish(self) -> Outcome:
         """Issue what is left, wait, and update what has waited. Collective."""
+        self._check_others()
         step = self._begin()
         # Whatever goes wrong, the next gradient begins a new step.
         self._step = None
@@ -264,6 +266,19 @@ class Reducer:
             self._learned = True
         self._check_expectation(step, agreed)
         return outcome
+
+    def _check_others(self) -> None:
+        everything = [param for group in self._groups for param in group["params"]]
+        late = [
+            index
+            for index, param in enumerate(everything)
+            if param.grad is not None and index not in self.params
+        ]
+        if late:
+            raise UsageError(
+                f"parameters {late} have gradients on rank {self._comm.rank}, and required none "
+                f"when the optimizer was made: make it anew, with its state"
+            )
 
     def _complete(self, step: _Step) -> dict[int, bool]:
         """Give which parameters have a gradient here; the others' places are filled with zeros."""

@@ -606,6 +606,62 @@ def test_parameters_change_while_backward_goes_on(options: dict[str, Any]) -> No
             assert values[5] == 0.5
 
 
+@pytest.mark.parametrize("max_norm", [None, 1e30])
+def test_several_hosts(max_norm: float | None) -> None:
+    hosts = [0, 1, 0, 1, 1]
+    world_size = len(hosts)
+    models = make_models(world_size)
+
+    def train(comm: cocoll.Communicator) -> list[np.ndarray]:
+        model = models[comm.rank]
+        optimizer = fused.FusedSGD(
+            model.parameters(), lr=0.1, momentum=0.9, comm=comm, bucket_bytes=1024,
+            max_norm=max_norm,
+        )  # fmt: skip
+        for step in range(3):
+            optimizer.zero_grad()
+            model.loss(draw_batch(step, comm.rank)).backward()
+            optimizer.step()
+        return parameters_of(model)
+
+    wanted, _ = average_reference(
+        lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        [
+            lambda model, s=step: [model.loss(draw_batch(s, r)) for r in range(world_size)]
+            for step in range(3)
+        ],
+    )
+    check_equal(run_ranks(world_size, train, hosts=hosts), wanted, CLOSE)
+
+
+def test_empty_parameters() -> None:
+    def train(comm: cocoll.Communicator) -> None:
+        empty = torch.nn.Parameter(torch.zeros(0, 4))
+        full = torch.nn.Parameter(torch.ones(3))
+        optimizer = fused.FusedAdam([{"params": [empty]}, {"params": [full]}], lr=0.1, comm=comm)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (empty.sum() + full.sum()).backward()
+            optimizer.step()
+        torch.testing.assert_close(full.detach(), torch.full((3,), 0.7))
+
+    run_ranks(2, train)
+
+
+def test_a_parameter_that_is_thawed_needs_a_new_optimizer() -> None:
+    with cocoll.init() as comm:
+        param = torch.nn.Parameter(torch.ones(3))
+        frozen = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+        optimizer = fused.FusedSGD([param, frozen], lr=0.5, comm=comm)
+        (param * frozen).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        frozen.requires_grad_()
+        (param * frozen).sum().backward()
+        with pytest.raises(UsageError, match=r"parameters \[1\] have gradients"):
+            optimizer.step()
+
+
 def test_a_closure_is_called() -> None:
     with cocoll.init() as comm:
         param = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
