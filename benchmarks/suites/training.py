@@ -148,7 +148,7 @@ def _run_ranks(
 
 
 def make_records(found: dict[str, Any], ranks: int) -> list[Step]:
-    """Give the records of a micro-batch: cocoll's, and that of DDP's best bucket size.
+    """Give the records of a micro-batch: of cocoll's best setting, and of DDP's.
 
     Parameters
     ----------
@@ -159,13 +159,16 @@ def make_records(found: dict[str, Any], ranks: int) -> list[Step]:
     """
     ways = {(way["implementation"], way["setting"]): way for way in found["ways"]}
     medians = {key: statistics.median(way["seconds"]) for key, way in ways.items()}
-    kept = [key for key in ways if key[0] == "ddp" and not ways[key]["dropped"]]
-    peer = min(kept, key=lambda key: medians[key])
+    kept = [key for key in ways if not ways[key]["dropped"]]
+    mine, peer = (
+        min((key for key in kept if key[0] == name), key=lambda key: medians[key])
+        for name in ("cocoll", "ddp")
+    )
     alone = medians["forward_backward", ""]
     equal = found["results_equal"]
     outside = {key: max(median - alone, 0.0) for key, median in medians.items()}
     records = []
-    for key in (("cocoll", ""), peer):
+    for key in (mine, peer):
         implementation, setting = key
         seconds = ways[key]["seconds"]
         quartiles = statistics.quantiles(seconds, method="inclusive") if len(seconds) > 1 else None
@@ -196,7 +199,7 @@ def make_records(found: dict[str, Any], ranks: int) -> list[Step]:
                 outside_ratio=outside[peer] / outside[key] if compares and outside[key] else None,
                 state_bytes=ways[key]["state_bytes"],
                 state="mixed",
-                results_equal=equal[setting or implementation],
+                results_equal=equal[setting],
                 command=f"{python_below(_ROOT)} benchmarks/run.py {NAME} --ranks {ranks}",
                 commit=commit_of(_ROOT),
                 machine=describe_machine(),

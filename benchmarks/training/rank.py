@@ -64,7 +64,7 @@ def main() -> None:
 
 def _compare(ways: list[Way], start: Any, comm: cocoll.Communicator) -> dict[str, bool]:
     """Say of each way whether all ranks have the same bits, and it went where DDP's default did."""
-    vectors = {way.setting or way.implementation: way.parameters() for way in ways[1:]}
+    vectors = {way.setting: way.parameters() for way in ways[1:]}
     wanted = vectors["bucket_cap_mb=25"]
     equal = {}
     for name, vector in vectors.items():
@@ -82,8 +82,8 @@ def measure(
 ) -> dict[str, Any]:
     """Time all ways in turns; the slowest rank's time of each step counts.
 
-    Rounds end early when `case_seconds` are over, and after some of them ways of DDP that are
-    slower than its best are left out.
+    Rounds end early when `case_seconds` are over, and after some of them settings that are slower
+    than the best of the same implementation are left out.
     """
     tokens = draw_tokens(micro_batch, comm.rank)
     seconds: dict[int, list[float]] = {index: [] for index in range(len(ways))}
@@ -123,9 +123,11 @@ def measure(
 def _keep(ways: list[Way], seconds: dict[int, list[float]], left: list[int]) -> list[int]:
     # All ranks have the same numbers.
     medians = {index: statistics.median(seconds[index]) for index in left}
-    of_ddp = [index for index in left if ways[index].implementation == "ddp"]
-    best = min(medians[index] for index in of_ddp)
-    return [index for index in left if index not in of_ddp or medians[index] < best * _HOPELESS]
+    best: dict[str, float] = {}
+    for index in left:
+        name = ways[index].implementation
+        best[name] = min(best.get(name, medians[index]), medians[index])
+    return [i for i in left if medians[i] <= best[ways[i].implementation] * _HOPELESS]
 
 
 if __name__ == "__main__":

@@ -73,9 +73,12 @@ class Cocoll(Way):
 
     implementation = "cocoll"
 
-    def __init__(self, model: Transformer, comm: cocoll.Communicator) -> None:
+    def __init__(self, model: Transformer, comm: cocoll.Communicator, overlap: bool) -> None:
         super().__init__(model)
-        self._optimizer = cocoll.torch.FusedAdam(self.model.parameters(), comm=comm, **_ADAM)
+        self.setting = f"overlap={overlap}"
+        self._optimizer = cocoll.torch.FusedAdam(
+            self.model.parameters(), comm=comm, overlap=overlap, **_ADAM
+        )
 
     def step(self, tokens: Any) -> None:
         """Take a step."""
@@ -115,4 +118,5 @@ class Ddp(Way):
 
 def make_ways(model: Transformer, comm: cocoll.Communicator) -> list[Way]:
     """Give all ways, each with a model of its own; collective."""
-    return [Alone(model), Cocoll(model, comm), *(Ddp(model, mb) for mb in DDP_BUCKETS_MB)]
+    fused = [Cocoll(model, comm, overlap) for overlap in (True, False)]
+    return [Alone(model), *fused, *(Ddp(model, mb) for mb in DDP_BUCKETS_MB)]

@@ -56,8 +56,9 @@ class FusedOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         The ranks of a host share one copy of the parameters. Whatever else writes into parameters
         then writes for all of them: it must write the same values on all ranks, or on one.
     overlap : bool, default True
-        Run operations on a thread of their own while backward goes on; else all in `step`'s and
-        backward's own.
+        Run operations on a thread of their own while backward goes on; else all in `step`, on the
+        caller's: there is then nothing under way between backward and `step`. Where a rank has one
+        processor for both, that may be faster.
     reduction : {"avg", "sum"}, default "avg"
         How gradients of the ranks are put together.
     max_norm : float, optional

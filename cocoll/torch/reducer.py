@@ -85,7 +85,7 @@ class Reducer:
     op : {"avg", "sum"}
         How gradients are reduced.
     overlaps : bool
-        Whether operations run on a stream while backward goes on.
+        Whether operations run on a stream while backward goes on; else all of them in `finish`.
     """
 
     def __init__(
@@ -176,6 +176,8 @@ class Reducer:
             )
         step.arrived.add(index)
         step.missing[self._place[index][0]] -= 1
+        if self._stream is None:
+            return
         while step.issued < step.prompt and step.missing[step.order[step.issued]] == 0:
             self._issue(step)
 

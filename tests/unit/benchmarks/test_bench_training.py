@@ -21,12 +21,18 @@ def found(cocoll_equal: bool = True) -> dict[str, Any]:
         "micro_batch": 4,
         "ways": [
             way("forward_backward", "", 1.0, 1.0, 9.0),
-            way("cocoll", "", 1.25, 1.2, 1.3),
+            way("cocoll", "overlap=True", 1.25, 1.2, 1.3),
+            way("cocoll", "overlap=False", 1.5, 1.5, 1.4),
             way("ddp", "bucket_cap_mb=1", 2.0, 2.0, 2.5),
             # Lucky while it was tried, and left out all the same.
             way("ddp", "bucket_cap_mb=4", 1.1, dropped=True),
         ],
-        "results_equal": {"cocoll": cocoll_equal, "bucket_cap_mb=1": True, "bucket_cap_mb=4": True},
+        "results_equal": {
+            "overlap=True": cocoll_equal,
+            "overlap=False": True,
+            "bucket_cap_mb=1": True,
+            "bucket_cap_mb=4": True,
+        },
     }
 
 
