@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from benchmarks.peers.launch import base_environment
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from types import FrameType
 
 __all__ = ["NAME", "Step", "check_options", "make_records", "run"]
 
@@ -96,6 +98,7 @@ def run(options: argparse.Namespace) -> int:
     """
     progress = Progress()
     adopt_orphans()
+    signal.signal(signal.SIGTERM, _end_by_signal)
     micro_batches = [int(case) for case in options.cases or _MICRO_BATCHES]
     records: list[Step] = []
     status = 0
@@ -206,6 +209,11 @@ def make_records(found: dict[str, Any], ranks: int) -> list[Step]:
             )
         )
     return records
+
+
+def _end_by_signal(number: int, frame: FrameType | None) -> None:
+    del frame
+    sys.exit(128 + number)
 
 
 def _line(record: Step) -> str:
