@@ -29,7 +29,7 @@ from benchmarks.common.terminal import Progress  # noqa: E402
 from benchmarks.common.turns import Listener, TurnError  # noqa: E402
 from benchmarks.hosts.setting import HostsSetting, is_on_cluster  # noqa: E402
 from benchmarks.peers.launch import JobSpec, cocoll_job, peer_jobs  # noqa: E402
-from benchmarks.suites import SUITES, reshard, scale  # noqa: E402
+from benchmarks.suites import SUITES, reshard, scale, training  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from benchmarks.hosts.job import SharedJob
 
 
-# Suites whose times are of one implementation: they have no peers to take turns with.
-_OTHERS: dict[str, Any] = {scale.NAME: scale, reshard.NAME: reshard}
+# Suites whose times are of one implementation, or whose ways take turns in the same processes.
+_OTHERS: dict[str, Any] = {suite.NAME: suite for suite in (scale, reshard, training)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,7 +86,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--simulate", action="store_true", help="of reshard: predict, on a preset, and run nothing"
     )
-    parser.add_argument("--cases", nargs="+", metavar="NAME", help="of reshard: only these")
+    parser.add_argument(
+        "--cases", nargs="+", metavar="NAME", help="of reshard and training: only these"
+    )
     parser.add_argument("--dtypes", nargs="+", choices=("float32", "bfloat16"))
     parser.add_argument("--rounds", type=int, default=Settings().rounds)
     parser.add_argument("--json", type=Path, metavar="FILE", help="one object a line")

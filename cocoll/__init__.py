@@ -41,6 +41,7 @@ from cocoll.epilogues.functions import (
 from cocoll.epilogues.trace import epilogue
 from cocoll.reshard_calls import Resharding, multicast, plan_reshard, reshard
 from cocoll.resharding import Mesh, ShardingSpec, TensorMove, plan_multicast
+from cocoll.state import ShardLayout, reshard_state
 from cocoll.stream import Stream
 from cocoll.tuning import Tuning
 
@@ -54,6 +55,7 @@ __all__ = [
     "Communicator",
     "Mesh",
     "Resharding",
+    "ShardLayout",
     "ShardingSpec",
     "Stream",
     "TensorMove",
@@ -89,6 +91,7 @@ __all__ = [
     "reduce_scatter",
     "reduce_scatter_fused",
     "reshard",
+    "reshard_state",
     "scatter",
     "send",
     "sendrecv",

@@ -2,7 +2,8 @@
 
 A communicator needs no more to be made, and uses it for nothing else: once its memory is mapped,
 it talks through that. Here are the ways: alone, MPI, threads of one process, processes of one host
-over a Unix socket, torch.distributed, and any communicator that exists already.
+over a Unix socket, torch.distributed, the store of torchrun, and any communicator that exists
+already.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -28,6 +30,7 @@ __all__ = [
     "MpiBootstrap",
     "SelfBootstrap",
     "SocketBootstrap",
+    "StoreBootstrap",
     "ThreadBootstrap",
     "TorchBootstrap",
     "choose_bootstrap",
@@ -38,6 +41,8 @@ __all__ = [
 LAUNCHER_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK", "PMI_RANK")
 _TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
 
+# A year: more than a year's milliseconds do not fit where torch keeps them.
+_LONGEST_WAIT_SECONDS = 365 * 86400.0
 # What sockaddr_un has room for, the closing zero aside.
 _PATH_BYTES = 107
 
@@ -124,6 +129,74 @@ class TorchBootstrap:
     def barrier(self) -> None:
         """Wait for all ranks."""
         self._distributed.barrier(group=self._group)
+
+
+class StoreBootstrap:
+    """The ranks that torchrun has started, before they have a process group.
+
+    They meet at the key-value store that torchrun keeps for them at ``MASTER_ADDR``, where
+    ``init_process_group`` will meet too.
+
+    Parameters
+    ----------
+    environ : mapping of str to str
+        With the variables that torchrun sets.
+    timeout_seconds : float, default 600
+        How long each step waits for the others.
+
+    Raises
+    ------
+    UsageError
+        A variable is missing.
+    UnsupportedError
+        torch cannot be imported.
+    """
+
+    def __init__(self, environ: Mapping[str, str], *, timeout_seconds: float = 600.0) -> None:
+        wanted = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        missing = [name for name in wanted if name not in environ]
+        if missing:
+            raise UsageError(f"torchrun started this process, and {', '.join(missing)} is not set")
+        try:
+            from torch.distributed import PrefixStore, TCPStore
+        except ImportError as error:
+            raise UnsupportedError(
+                f"torchrun started this process, and torch cannot be imported ({error})"
+            ) from error
+        self.rank = int(environ["RANK"])
+        self.world_size = int(environ["WORLD_SIZE"])
+        agent_has_it = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        self._keeps_store = not agent_has_it and self.rank == 0
+        self._store: Any = TCPStore(
+            environ["MASTER_ADDR"],
+            int(environ["MASTER_PORT"]),
+            self.world_size,
+            self._keeps_store,
+            timedelta(seconds=min(timeout_seconds, _LONGEST_WAIT_SECONDS)),
+            # init_process_group may keep one at the same port, in the same process.
+            multi_tenant=True,
+        )
+        # The store outlives ranks that are started again, and serves every communicator.
+        attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        visit = self._store.add(f"cocoll/{attempt}/{self.rank}", 1)
+        self._store = PrefixStore(f"cocoll/{attempt}/{visit}", self._store)
+        self._exchanges = 0
+
+    def allgather(self, data: bytes) -> list[bytes]:
+        """Give every rank's bytes to every rank."""
+        self._exchanges += 1
+        self._store.set(f"{self._exchanges}/{self.rank}", data)
+        everyone = range(self.world_size)
+        gathered = [self._store.get(f"{self._exchanges}/{peer}") for peer in everyone]
+        self._store.set(f"{self._exchanges}/read/{self.rank}", b"")
+        if self._keeps_store:
+            # The store goes with this object.
+            self._store.wait([f"{self._exchanges}/read/{peer}" for peer in everyone])
+        return gathered
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.allgather(b"")
 
 
 class _ThreadGroup:
@@ -462,8 +535,8 @@ def choose_bootstrap(given: object, environ: Mapping[str, str]) -> Bootstrap:
     Returns
     -------
     Bootstrap
-        The user's; or MPI under a launcher; or torch.distributed's default group under torchrun;
-        or a world of one.
+        The user's; or MPI under a launcher; or under torchrun torch.distributed's default group,
+        and its store where there is no group yet; or a world of one.
 
     Raises
     ------
@@ -471,8 +544,7 @@ def choose_bootstrap(given: object, environ: Mapping[str, str]) -> Bootstrap:
         A launcher started this process and mpi4py is not installed: four worlds of one would look
         like one of four.
     UsageError
-        `given` is nothing that ranks can meet through, or torchrun started this process and there
-        is no process group yet.
+        `given` is nothing that ranks can meet through.
     """
     if given is not None:
         if isinstance(given, Bootstrap):
@@ -485,7 +557,7 @@ def choose_bootstrap(given: object, environ: Mapping[str, str]) -> Bootstrap:
         )
     found = [name for name in LAUNCHER_VARIABLES if name in environ]
     if not found:
-        return _default_group() if _TORCHRUN_VARIABLE in environ else SelfBootstrap()
+        return _meet_under_torchrun(environ) if _TORCHRUN_VARIABLE in environ else SelfBootstrap()
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -496,15 +568,12 @@ def choose_bootstrap(given: object, environ: Mapping[str, str]) -> Bootstrap:
     return MpiBootstrap(MPI.COMM_WORLD)
 
 
-def _default_group() -> TorchBootstrap:
-    # Asked of the module that the user has imported: cocoll imports no framework by itself.
+def _meet_under_torchrun(environ: Mapping[str, str]) -> Bootstrap:
+    # Asked of the module that the user has imported: without a group there is no need of it yet.
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_initialized():
-        raise UsageError(
-            "torchrun started this process, and its ranks meet through torch.distributed: call "
-            "torch.distributed.init_process_group() before cocoll.init()"
-        )
-    return TorchBootstrap()
+    if distributed is not None and distributed.is_initialized():
+        return TorchBootstrap()
+    return StoreBootstrap(environ)
 
 
 def find_launcher(bootstrap: Bootstrap, environ: Mapping[str, str]) -> int:

@@ -22,15 +22,14 @@ from cocoll.config import Settings
 from cocoll.connection import connect
 from cocoll.device.array import is_on_device
 from cocoll.dtypes import DType
-from cocoll.errors import ClosedError, RankError, UnsupportedError, UsageError
+from cocoll.errors import ClosedError, UnsupportedError, UsageError
 from cocoll.facts import PlanFacts
 from cocoll.failure import OP_LABELS, AbortReason, Purpose
 from cocoll.kernels.build import KernelLoader, KernelSpec
 from cocoll.placement import read_ordinal
 from cocoll.plan import Aliasing, Plan, Relation, verify
-from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS
-from cocoll.plan.ranges import block_elements, block_range
 from cocoll.shrinking import shrink_over_mpi, shrink_over_pages
+from cocoll.state import ShardLayout
 from cocoll.symmetric import SymmetricMemory
 from cocoll.topology.gather import assemble, local_facts
 from cocoll.tuning import Tuning
@@ -186,14 +185,25 @@ class Communicator(_core.CommunicatorBase):
         tuple of int
             Start and stop.
         """
+        return self.shard_layout(count).find_range(self.rank if rank is None else rank)
+
+    def shard_layout(self, count: int) -> ShardLayout:
+        """Describe how a vector is cut into shards, for what outlives this communicator. Local.
+
+        Parameters
+        ----------
+        count : int
+            The length of the vector.
+
+        Returns
+        -------
+        ShardLayout
+            To be saved beside the shards, and given to `cocoll.reshard_state`.
+        """
         count = operator.index(count)
         if count < 0:
             raise UsageError(f"a vector has at least 0 elements; got {count}")
-        owner = self.rank if rank is None else rank
-        if not 0 <= owner < self.world_size:
-            raise RankError(f"wanted a rank in [0, {self.world_size}); got {owner}")
-        length = block_elements(count, self.world_size, SHARD_ALIGNMENT_ELEMENTS)
-        return block_range(owner, count, length)
+        return ShardLayout(count, self.world_size)
 
     # --- Memory. ---
 

@@ -23,6 +23,7 @@ COMPLETE = (*FORM, "PR01", "RT01")
 CHECKS_OF = {
     "cocoll": COMPLETE,
     "cocoll.epilogues": COMPLETE,
+    "cocoll.torch": COMPLETE,
     "cocoll.plan": FORM,
     "cocoll.topology": FORM,
     "cocoll.topology.cost": FORM,

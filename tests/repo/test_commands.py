@@ -76,3 +76,18 @@ def test_demo() -> None:
     run = mpirun(4, BIN / "python", "examples/train_digits.py")
     assert run.returncode == 0, run.stdout + run.stderr
     assert "speed-up of a whole step" in run.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("launcher", ["alone", "mpirun", "torchrun"])
+def test_torch_example(launcher: str) -> None:
+    pytest.importorskip("torch")
+    example = "examples/torch_ddp.py"
+    if launcher == "mpirun":
+        run = mpirun(4, BIN / "python", example)
+    else:
+        torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
+        command = [BIN / "python", *(torchrun if launcher == "torchrun" else []), example]
+        run = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "the parameters differ by" in run.stdout

@@ -14,7 +14,7 @@ import cocoll
 from tests.repo.layout import PACKAGE, ROOT, module_files, module_name
 
 # Optional dependencies: their modules are imported only where these are installed.
-OPTIONAL_MODULES = {"cocoll.torch", "cocoll.jax"}
+OPTIONAL_MODULES = {"cocoll.jax"}
 
 MODULES = [
     name

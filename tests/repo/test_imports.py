@@ -14,7 +14,7 @@ from tests.repo.layout import PACKAGE, ROOT, imports_of, module_files, module_na
 LAYERS = (
     ("errors",),
     ("dtypes", "config", "tuning"),
-    ("plan", "topology", "simulation", "epilogues", "kernels"),
+    ("plan", "topology", "simulation", "epilogues", "kernels", "state"),
     ("algorithms", "resharding", "programs", "_core", "cuda", "host"),
     (
         "array",

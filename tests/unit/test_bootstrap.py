@@ -24,6 +24,7 @@ from cocoll.bootstrap import (
     MpiBootstrap,
     SelfBootstrap,
     SocketBootstrap,
+    StoreBootstrap,
     ThreadBootstrap,
     TorchBootstrap,
     choose_bootstrap,
@@ -303,13 +304,41 @@ def test_a_launcher_without_mpi4py(variable: str, monkeypatch: pytest.MonkeyPatc
     assert variable in str(caught.value)
 
 
-@pytest.mark.parametrize("imported", [False, True])
-def test_torchrun_without_a_group(imported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     # Four worlds of one would look like one of four.
-    fake = SimpleNamespace(is_initialized=lambda: False) if imported else None
-    monkeypatch.setitem(sys.modules, "torch.distributed", fake)
-    with pytest.raises(UsageError, match="init_process_group"):
-        choose_bootstrap(None, {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "4"})
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch.distributed", None)
+    under_torchrun = {"TORCHELASTIC_RUN_ID": "none", "RANK": "1", "WORLD_SIZE": "4"}
+    with pytest.raises(UsageError, match="MASTER_ADDR, MASTER_PORT is not set"):
+        choose_bootstrap(None, under_torchrun)
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    with pytest.raises(UnsupportedError, match="torch cannot be imported"):
+        choose_bootstrap(None, {**under_torchrun, **address})
+
+
+def test_torchrun_before_there_is_a_group() -> None:
+    pytest.importorskip("torch")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def visit(rank: int) -> list[list[bytes]]:
+        environ = {
+            "TORCHELASTIC_RUN_ID": "none", "RANK": str(rank), "WORLD_SIZE": "3",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        }  # fmt: skip
+        seen = []
+        made = choose_bootstrap(None, environ)
+        assert isinstance(made, StoreBootstrap)
+        assert (made.rank, made.world_size) == (rank, 3)
+        for turn in range(3):
+            seen.append(made.allgather(f"{turn} {rank}".encode()))
+            made.barrier()
+        return seen
+
+    results = run_threads(*(functools.partial(visit, rank) for rank in range(3)))
+    wanted = [[f"{turn} {rank}".encode() for rank in range(3)] for turn in range(3)]
+    assert results == [wanted] * 3
 
 
 def test_torchrun_with_a_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""A whole training step in torch: the suite ``training``."""
