@@ -102,7 +102,8 @@ def prepare_stages(
                 gathers=at_once and bool(stage.results),
                 replicated=Option.REPLICATED in options,
             )
-        kernel = load_on_all_ranks(comm, KernelSpec(OP_LABELS[op], dtype, stage))
+        label = OP_LABELS[op] if stage.reads_sources else "sum"
+        kernel = load_on_all_ranks(comm, KernelSpec(label, dtype, stage))
         facts = facts_of(stage, variants, options, choice)
         programs.append(make_program(comm, variants, kernel, partial, facts))
     whole = facts_of(

@@ -33,6 +33,11 @@ cdef Call _bind_movement(CommunicatorBase comm, int kind, object x, object op, o
         call.output = out
     else:
         call.in_place = True
+    if call.lists is not None:
+        raise UsageError(
+            f"reduce, gather, scatter and alltoall take one array; got a list on rank {comm.rank}. "
+            f"Make a call for each"
+        )
     if source != NULL and result != NULL and source.dtype != result.dtype:
         raise DTypeError(
             f"out must have the input's dtype {_dtype_label(source.dtype)}; got "

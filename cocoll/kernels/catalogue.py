@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING
 
 from cocoll import epilogues
 from cocoll.dtypes import DType
+from cocoll.epilogues.stages import split_stages
 from cocoll.kernels import isa as isa_module
 from cocoll.kernels.spec import OPS, KernelSpec, distinct_kernels, render_kernels, render_table
 
 if TYPE_CHECKING:
     from cocoll.epilogues.trace import Epilogue
 
-__all__ = ["compile_options", "isa_levels", "specs", "write_sources"]
+__all__ = ["compile_options", "grid_specs", "isa_levels", "specs", "write_sources"]
 
 #: Keeps a wheel small and its build short.
-MAX_INSTANCES = 180
+MAX_INSTANCES = 185
 
 _F16, _BF16, _F32, _F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
 _FLOATS = (_F16, _BF16, _F32, _F64)
@@ -62,6 +63,14 @@ def _optimizer(
             yield KernelSpec(op, source, traced)
 
 
+def _staged(optimizer: Epilogue, state: tuple[str, ...]) -> Iterator[KernelSpec]:
+    traced = optimizer.trace(_F32, {"param": _F32, **dict.fromkeys(state, _F32)})
+    stages = split_stages(traced)
+    for stage in () if stages is None else stages.stages:
+        for op in ("sum", "avg") if stage.reads_sources else ("sum",):
+            yield KernelSpec(op, _F32, stage)
+
+
 def _activation(activation: Epilogue, arrays: tuple[str, ...] = ()) -> Iterator[KernelSpec]:
     for dtype in _FLOATS:
         yield KernelSpec("sum", dtype, activation.trace(dtype, dict.fromkeys(arrays, dtype)))
@@ -73,7 +82,7 @@ def specs() -> list[KernelSpec]:
     Returns
     -------
     list of KernelSpec
-        At most 180, no two of one name.
+        At most 185, no two of one name.
     """
     every_precision = (*_FULL_PRECISION, *_MIXED_PRECISION)
     found = [
@@ -85,6 +94,8 @@ def specs() -> list[KernelSpec]:
     found += _optimizer(epilogues.sgd(momentum=0.9), ("momentum_buffer",), every_precision)
     nesterov = epilogues.sgd(momentum=0.9, nesterov=True)
     found += _optimizer(nesterov, ("momentum_buffer",), (*_FULL_PRECISION, *_MASTER_ONLY))
+    found += _staged(epilogues.lamb(), ("m", "v"))
+    found += _staged(epilogues.clip_by_global_norm(epilogues.adamw()), ("m", "v"))
     found += _activation(epilogues.scale())
     found += _activation(epilogues.relu())
     found += _activation(epilogues.gelu())
@@ -95,6 +106,17 @@ def specs() -> list[KernelSpec]:
         traced = epilogues.cast(target).trace(source, {})
         found += [KernelSpec(op, source, traced) for op in ("sum", "avg")]
     return found
+
+
+def grid_specs() -> list[KernelSpec]:
+    """Give those kernels of the catalogue that GPUs run too: all but stages.
+
+    Returns
+    -------
+    list of KernelSpec
+        In the order of `specs`.
+    """
+    return [spec for spec in specs() if not spec.is_stage]
 
 
 def isa_levels() -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cocoll.kernels.catalogue import specs
+from cocoll.kernels.catalogue import grid_specs
 from cocoll.kernels.grid_compiler import GPU_TARGETS, GridResources, compile_grids, find_nvcc
 from cocoll.kernels.grid_spec import COMMON_KERNELS, render_grid_kernels
 
@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--targets", nargs="+", default=GPU_TARGETS, choices=GPU_TARGETS)
     options = parser.parse_args(arguments)
     started = time.monotonic()
-    kernels = specs()
+    kernels = grid_specs()
     found = precompile(kernels, tuple(options.targets), options.directory)
     seconds = time.monotonic() - started
     local = {key: r for key, r in found.items() if r.stack_bytes or r.spill_bytes}

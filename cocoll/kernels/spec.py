@@ -99,6 +99,13 @@ class KernelSpec:
         """Whether the kernel reads anything else than the scalars of the call."""
         return self.traced is not None and not passes_scalars_on(self.traced)
 
+    @property
+    def is_stage(self) -> bool:
+        """Whether it is one of several passes of an epilogue with totals."""
+        return self.traced is not None and (
+            bool(self.traced.summands) or not self.traced.reads_sources
+        )
+
     def render(self) -> str:
         """Give the C++ source of a library that holds this kernel alone."""
         return render_library([self])

@@ -110,7 +110,7 @@ MISUSES: dict[str, tuple[type[CocollError], str, Misuse]] = {
     "dtype": (
         DTypeError,
         "must have a dtype out of",
-        lambda comm, x: cocoll.allreduce(Shown(x, typestr="<c8", shape=(10,))),
+        lambda comm, x: cocoll.allreduce(Shown(x, typestr="<f16", shape=(5,))),
     ),
     "memory of no GPU": (
         UsageError,

@@ -41,7 +41,7 @@ def test_a_shape_that_is_one(shape: object) -> None:
     assert run_ranks(2, lambda comm: comm.empty(shape).shape) == [expected] * 2
 
 
-@pytest.mark.parametrize("dtype", ["int16", "complex64", "", "f4", None, 3], ids=repr)
+@pytest.mark.parametrize("dtype", ["int128", "complex256", "", "f4", None, 3], ids=repr)
 @pytest.mark.parametrize("name", ["empty", "shard_zeros"])
 def test_an_unknown_element_type(name: str, dtype: object) -> None:
     refuse_on_ranks(

@@ -34,7 +34,13 @@ def summand(whole: np.ndarray, layout: Layout, rank: int) -> np.ndarray:
     at = layout.mesh.coordinates(rank)
     if not axes:
         return whole
+    if whole.dtype == bool:
+        # The sum of truth values is whether any is true.
+        return whole
     count = int(np.prod([layout.mesh.shape[axis] for axis in axes]))
+    if np.iscomplexobj(whole):
+        share = (whole.real // count).astype(whole.dtype)
+        return share if any(at[axis] for axis in axes) else whole - (count - 1) * share
     if any(at[axis] for axis in axes):
         return whole // count
     return whole - (count - 1) * (whole // count)

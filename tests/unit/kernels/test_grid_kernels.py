@@ -14,7 +14,7 @@ from cocoll import epilogues
 from cocoll.dtypes import DType
 from cocoll.errors import CompileError, CompilerNotFoundError, UnsupportedError
 from cocoll.kernels import grid_spec
-from cocoll.kernels.catalogue import specs
+from cocoll.kernels.catalogue import grid_specs
 from cocoll.kernels.grid_compiler import (
     GPU_TARGETS,
     GridResources,
@@ -32,7 +32,7 @@ from cocoll.kernels.precompilation import precompile
 from cocoll.kernels.spec import KernelSpec
 
 KERNELS = Path(cocoll.__file__).parent / "kernels"
-SPECS = specs()
+SPECS = grid_specs()
 F32 = DType.FLOAT32
 
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not on PATH")

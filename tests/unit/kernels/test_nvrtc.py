@@ -11,7 +11,7 @@ import pytest
 
 from cocoll.dtypes import DType
 from cocoll.errors import CompileError, CompilerNotFoundError, KernelError
-from cocoll.kernels.catalogue import specs
+from cocoll.kernels.catalogue import grid_specs
 from cocoll.kernels.grid_compiler import GPU_TARGETS, read_report
 from cocoll.kernels.grid_loader import GridLoader
 from cocoll.kernels.grid_spec import COMMON_KERNELS, grid_kernel_name, render_grid_kernels
@@ -21,7 +21,7 @@ from tests.unit.kernels.test_grid_kernels import one_of_each_family
 
 # Of one source: the compiler reads the headers once for them.
 OF_A_SOURCE = 8
-SPECS = specs()
+SPECS = grid_specs()
 PARTS = [SPECS[first : first + OF_A_SOURCE] for first in range(0, len(SPECS), OF_A_SOURCE)]
 SUM = KernelSpec("sum", DType.FLOAT32)
 
