@@ -10,6 +10,7 @@ cdef class Stages:
     # What carries values of shards from one stage to another.
     cdef list held
     cdef list places
+    cdef bint has_lists
     cdef object facts
 
     cdef dict read_totals(self):
@@ -19,7 +20,8 @@ cdef class Stages:
         for index, label in enumerate(self.facts.labels):
             if label:
                 values = list(self.totals[self.places[index]:self.places[index + 1]])
-                found[label] = values if self.facts.per_tensor[index] else values[0]
+                each = self.has_lists and self.facts.per_tensor[index]
+                found[label] = values if each else values[0]
         return found
 
     cdef int share_scalars(self, Call whole, Call stage) except -1:
@@ -51,6 +53,7 @@ cdef Stages _bind_stages(CommunicatorBase comm, Call whole, int kind, int op, bi
                  for index, itemsize_bytes in enumerate(facts.held_itemsizes_bytes)]
     made.calls = []
     made.places = places
+    made.has_lists = whole.invocation.tensors != NULL
     made.facts = facts
     for number in range(len(facts.programs)):
         stage = _make_stage(comm, whole, made, number, kind, op, places)

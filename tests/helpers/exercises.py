@@ -115,6 +115,72 @@ def multicast(comm: Comm, draws: Draws) -> None:
 
 
 #: By the name of the public call.
+def reduce(comm: Comm, draws: Draws) -> None:
+    """Sum, to a drawn root."""
+    given = draw(comm, draws)
+    root = int(draws.integers(comm.world_size))
+    out = np.zeros_like(given[0])
+    cocoll.reduce(given[comm.rank].copy(), root=root, out=out, comm=comm)
+    if comm.rank == root:
+        check(out, np.sum(given, axis=0), "reduce")
+
+
+def gather(comm: Comm, draws: Draws) -> None:
+    """Gather to a drawn root, and scatter from it again."""
+    given = draw(comm, draws)
+    root = int(draws.integers(comm.world_size))
+    whole = np.zeros(comm.world_size * given[0].size, np.float32)
+    cocoll.gather(given[comm.rank], root, out=whole, comm=comm)
+    if comm.rank == root:
+        check(whole, np.concatenate(given), "gather")
+    back = np.zeros_like(given[0])
+    cocoll.scatter(whole, root, out=back, comm=comm)
+    check(back, given[comm.rank], "scatter")
+
+
+def alltoall(comm: Comm, draws: Draws) -> None:
+    """Every rank's block of every rank."""
+    given = draw(comm, draws, comm.world_size)
+    out = np.zeros_like(given[0])
+    cocoll.alltoall(given[comm.rank], out=out, comm=comm)
+    blocks = [np.split(one, comm.world_size)[comm.rank] for one in given]
+    check(out, np.concatenate(blocks), "alltoall")
+
+
+def sendrecv(comm: Comm, draws: Draws) -> None:
+    """A ring of messages."""
+    given = draw(comm, draws)
+    after, before = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
+    out = np.zeros_like(given[0])
+    cocoll.sendrecv(given[comm.rank], after, source=before, out=out, comm=comm)
+    check(out, given[before], "sendrecv")
+
+
+def lists(comm: Comm, draws: Draws) -> None:
+    """Sum a list of tensors."""
+    given = draw(comm, draws, 3)
+    cuts = [given[0].size // 5, given[0].size // 2]
+    mine = [part.copy() for part in np.split(given[comm.rank], cuts)]
+    cocoll.allreduce(mine, comm=comm)
+    check(np.concatenate(mine), np.sum(given, axis=0), "allreduce of a list")
+
+
+def totals(comm: Comm, draws: Draws) -> None:
+    """Scale by a sum over all ranks."""
+    given = draw(comm, draws)
+    mine = given[comm.rank].copy()
+    found = cocoll.allreduce_fused(mine, measure, comm=comm).totals()
+    total = np.sum(given, axis=0)
+    check(np.array([found["all"]]), np.array([np.sum(total, dtype=np.float64)]), "totals")
+    check(mine, total + np.float32(np.sum(total, dtype=np.float64)), "an epilogue with totals")
+
+
+@cocoll.epilogue
+def measure(x: Any) -> Any:
+    """Add the sum of all elements to each."""
+    return x + cocoll.sum(x, name="all")
+
+
 EXERCISES: dict[str, Callable[[Comm, Draws], None]] = {
     "allreduce": allreduce,
     "reduce_scatter": reduce_scatter,
@@ -125,4 +191,10 @@ EXERCISES: dict[str, Callable[[Comm, Draws], None]] = {
     "reduce_scatter_fused": reduce_scatter_fused,
     "reshard": reshard,
     "multicast": multicast,
+    "reduce": reduce,
+    "gather": gather,
+    "alltoall": alltoall,
+    "sendrecv": sendrecv,
+    "lists": lists,
+    "totals": totals,
 }

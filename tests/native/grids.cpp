@@ -224,8 +224,9 @@ struct World {
     const cocoll_array operands[] = {{param->data(), nullptr, 0}, {momentum->data(), nullptr, 0}};
     double derived[COCOLL_GRID_MAX_DERIVED];
     prepare_fused(kScalars, derived);
-    const cocoll_reduce_args args = {0, operation.count, world_size,   1,        world_size,
-                                     0, sources.data(),  &destination, operands, derived};
+    const cocoll_reduce_args args = {0,      operation.count, world_size,   1,        world_size,
+                                     0,      sources.data(),  &destination, operands, derived,
+                                     nullptr};
     (operation.fused ? host_fused : host_plain)(&args);
     if (operation.fused) std::copy_n(param->data(), operation.count, result->data());
   }

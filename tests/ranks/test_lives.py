@@ -43,7 +43,7 @@ def run(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("calls", "first"), [(900, 400), pytest.param(3_000, 500, marks=pytest.mark.long)]
+    ("calls", "first"), [(500, 300), pytest.param(3_000, 500, marks=pytest.mark.long)]
 )
 def test_r16_many_lengths(calls: int, first: int) -> None:
     seen = run(2, lives.call_with_many_lengths, calls, first)
@@ -54,7 +54,7 @@ def test_r16_many_lengths(calls: int, first: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "first"), [(60, 20), pytest.param(300, 50, marks=pytest.mark.long)]
+    ("times", "first"), [(40, 15), pytest.param(300, 50, marks=pytest.mark.long)]
 )
 def test_r16_communicators(times: int, first: int) -> None:
     check_growth(run(2, lives.make_and_close_communicators, times, first))

@@ -55,7 +55,7 @@ def grouped(model: Net, **second: Any) -> list[dict[str, Any]]:
     ]
 
 
-LONG_WORLD_SIZES = [pytest.param(size, marks=pytest.mark.long) for size in (2, 4, 5, 8)]
+LONG_WORLD_SIZES = [pytest.param(size, marks=pytest.mark.long) for size in (1, 2, 4, 5, 8)]
 
 ADAM_GROUP = {"lr": 3e-3, "betas": (0.8, 0.95), "weight_decay": 0.1, "eps": 1e-6}
 OPTIMIZERS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
@@ -91,8 +91,14 @@ def check_equal(results: list[list[np.ndarray]], wanted: Any, close: dict[str, f
         np.testing.assert_allclose(mine, theirs, **close)
 
 
-@pytest.mark.parametrize("world_size", [1, 3, *LONG_WORLD_SIZES])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("world_size", [3, *LONG_WORLD_SIZES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name == "dampened" else ())
+        for name in OPTIMIZERS
+    ],
+)
 def test_as_torch(name: str, world_size: int) -> None:
     ours, theirs, options, second = OPTIMIZERS[name]
     models = make_models(world_size)

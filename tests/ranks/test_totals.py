@@ -93,7 +93,9 @@ def take_steps(
 
 
 @pytest.mark.parametrize("as_list", [False, True], ids=["vector", "list"])
-@pytest.mark.parametrize("optimizer", ["lamb", "lars", "clipped"])
+@pytest.mark.parametrize(
+    "optimizer", ["lamb", pytest.param("lars", marks=pytest.mark.long), "clipped"]
+)
 @pytest.mark.parametrize("world_size", WORLDS)
 def test_optimizers_against_float64(world_size: int, optimizer: str, as_list: bool) -> None:
     for symmetric in (True, False):
@@ -157,6 +159,7 @@ def test_replicated_parameters() -> None:
         assert mine == replicated
 
 
+@pytest.mark.long
 def test_mixed_precision_keeps_a_master_copy() -> None:
     def body(comm: cocoll.Communicator) -> float:
         count = 2000
@@ -179,7 +182,9 @@ def test_mixed_precision_keeps_a_master_copy() -> None:
     assert max(run_ranks(3, body)) < 2e-5
 
 
-@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize(
+    "bad", [np.nan, *(pytest.param(bad, marks=pytest.mark.long) for bad in (np.inf, -np.inf))]
+)
 def test_a_step_is_skipped_on_all_ranks_where_a_gradient_is_not_finite(bad: float) -> None:
     optimizer = epilogues.unscaled(epilogues.clip_by_global_norm(epilogues.adam(lr=0.1), 1.0))
 
