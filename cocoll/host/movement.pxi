@@ -1,4 +1,4 @@
-# Binding reduce, gather, scatter and alltoall: which arrays a rank has, and which of them peers touch.
+# Binding reduce, gather, scatter and alltoall: which arrays a rank has, and which peers touch.
 
 cdef Call _bind_movement(CommunicatorBase comm, int kind, object x, object op, object out,
                          object dtype, object root_rank):
@@ -108,7 +108,7 @@ cdef int64_t _movement_count(CommunicatorBase comm, int kind, const Array* sourc
 
 
 cdef int _check_disjoint(CommunicatorBase comm, int kind, const Array* source, const Array* result,
-                      int64_t count) except -1:
+                         int64_t count) except -1:
     cdef int64_t block_bytes = count // comm.world_size * source.itemsize_bytes
     if kind != _ALLTOALL or comm.world_size == 1:
         return _check_pair(comm, source, result, "out",
