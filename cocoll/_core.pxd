@@ -299,7 +299,7 @@ cdef extern from "host/stream.h" namespace "cocoll::host" nogil:
         const cocoll_array* parts
         const TensorTable* tensors
         const double* tensor_scalars
-        Totals totals
+        const Totals* totals
         uint64_t source_reference
         uint64_t result_references[8]
         uint32_t reduce_flags

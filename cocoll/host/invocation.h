@@ -89,7 +89,7 @@ struct Invocation {
   const TensorTable* tensors =
       nullptr;  // of a call with lists: the input's, whose starts are all's
   const double* tensor_scalars = nullptr;  // [tensors][scalar_count], where they differ
-  Totals totals;
+  const Totals* totals = nullptr;          // of a stage of an epilogue with totals
   uint64_t source_reference = kNotMapped;
   uint64_t result_references[kMaxResults] = {};
   uint32_t reduce_flags = 0;

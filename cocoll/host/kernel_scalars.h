@@ -17,7 +17,9 @@ class KernelScalars {
   void begin(const Invocation& call) {
     call_ = &call;
     const Program& program = *call.program;
-    const Totals& totals = call.totals;
+    static constexpr Totals kNone;
+    totals_ = call.totals == nullptr ? &kNone : call.totals;
+    const Totals& totals = *totals_;
     const int32_t given = call.scalar_count + totals.known_count;
     const bool varies = call.tensor_scalars != nullptr || totals.vary();
     const int32_t rows = varies ? tensor_count() : 1;
@@ -48,7 +50,7 @@ class KernelScalars {
     args->count = piece.count;
     args->scalars = derived_.data() + piece.tensor * row_;
     args->sums = sums_;
-    const Totals& totals = call_->totals;
+    const Totals& totals = *totals_;
     for (int32_t index = 0; index < totals.summed_count; ++index) {
       const Total& total = totals.summed[index];
       sums_[index] = total.sums + COCOLL_SUM_LANES * total.place(piece.tensor);
@@ -57,12 +59,13 @@ class KernelScalars {
   }
 
   // Once all kernels have run.
-  void end() const { call_->totals.fold(tensor_count()); }
+  void end() const { totals_->fold(tensor_count()); }
 
  private:
   int32_t tensor_count() const { return call_->tensors == nullptr ? 1 : call_->tensors->count; }
 
   const Invocation* call_ = nullptr;
+  const Totals* totals_ = nullptr;
   int32_t row_ = 0;
   std::vector<double> derived_;
   double* sums_[kMaxTotals] = {};

@@ -10,6 +10,7 @@ cdef class Stages:
     # What carries values of shards from one stage to another.
     cdef list held
     cdef list places
+    cdef vector[Totals] of_stage
     cdef bint has_lists
     cdef object facts
 
@@ -52,6 +53,8 @@ cdef Stages _bind_stages(CommunicatorBase comm, Call whole, int kind, int op, bi
     made.held = [comm.hold(index, shard * itemsize_bytes)
                  for index, itemsize_bytes in enumerate(facts.held_itemsizes_bytes)]
     made.calls = []
+    # Calls point into it.
+    made.of_stage.resize(len(facts.programs))
     made.places = places
     made.has_lists = whole.invocation.tensors != NULL
     made.facts = facts
@@ -77,6 +80,7 @@ cdef Call _make_stage(CommunicatorBase comm, Call whole, Stages made, int number
     cdef Call stage = Call.__new__(Call)
     cdef Program program = facts.programs[number]
     cdef Invocation* invocation = &stage.invocation
+    cdef Totals* totals
     cdef int index, place
     cdef bint last = number == len(facts.programs) - 1
     _start(stage, comm, program, kind, op, whole.invocation.signature.dtype, -1,
@@ -94,13 +98,15 @@ cdef Call _make_stage(CommunicatorBase comm, Call whole, Stages made, int number
             invocation.operands[index].data = <void*><size_t>_held_address(made.held[-1 - place])
             invocation.operands[index].layout = NULL
             invocation.operands[index].index = 0
+    totals = &made.of_stage[number]
     for index in range(facts.known[number]):
-        _bind_total(made, facts, places, index, &invocation.totals.known[index])
-    invocation.totals.known_count = facts.known[number]
+        _bind_total(made, facts, places, index, &totals.known[index])
+    totals.known_count = facts.known[number]
     first, stop = facts.summed[number]
     for index in range(first, stop):
-        _bind_total(made, facts, places, index, &invocation.totals.summed[index - first])
-    invocation.totals.summed_count = stop - first
+        _bind_total(made, facts, places, index, &totals.summed[index - first])
+    totals.summed_count = stop - first
+    invocation.totals = totals
     if last:
         invocation.may_stream = whole.invocation.may_stream
         for index in range(program.host.get().result_count):

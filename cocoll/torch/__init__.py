@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cocoll.torch.data_parallel import ddp_hook
 from cocoll.torch.optimizer import FusedOptimizer
-from cocoll.torch.optimizers import FusedAdam, FusedAdamW, FusedSGD
+from cocoll.torch.optimizers import FusedAdam, FusedAdamW, FusedLAMB, FusedSGD
 from cocoll.torch.recipe import Recipe
 from cocoll.torch.scaler import LossScaler
 from cocoll.torch.tensor_parallel import (
@@ -22,6 +22,7 @@ from cocoll.torch.tensor_parallel import (
 __all__ = [
     "FusedAdam",
     "FusedAdamW",
+    "FusedLAMB",
     "FusedOptimizer",
     "FusedSGD",
     "LossScaler",

@@ -136,6 +136,11 @@ class Bucket:
         self.master = comm.shard_zeros(count, self.state_label) if label in _HALF else None
         self.refresh_master()
 
+    def cut(self, array: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        """Give a vector of the bucket's length as one array a parameter, each with its padding."""
+        ends = [*(slot.offset for slot in self.slots[1:]), self.count]
+        return [array[slot.offset : end] for slot, end in zip(self.slots, ends, strict=True)]
+
     def refresh_master(self) -> None:
         """Take the float32 copy of 16-bit parameters from the parameters. Local."""
         if self.master is not None:

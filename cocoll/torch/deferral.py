@@ -3,7 +3,8 @@
 Clipping, loss scaling and parameters without gradient need to know of all gradients before any
 parameter changes. Reducing does not wait for that: every rank gets its shard of each bucket while
 backward goes on. The epilogue then runs on the shards as it would have inside the reduction, as a
-call in a world of one, for the parameters that have a gradient.
+call in a world of one, for the parameters that have a gradient. An optimizer with norms of
+parameters needs all ranks once more: it takes the reduced shards for gradients.
 """
 
 from __future__ import annotations
@@ -107,6 +108,9 @@ class Deferral:
         gradient = self._shards[number]
         if factor != 1.0:
             np.multiply(gradient, gradient.dtype.type(factor), out=gradient)
+        if self._recipe.per_tensor:
+            self._update_tensors(gradient, bucket, slots, steps)
+            return
         own = bucket.param_tensor[bucket.start : bucket.stop]
         value = bucket.master if bucket.master is not None else own.numpy().copy()
         epilogue = self._recipe.epilogue(group)
@@ -126,6 +130,40 @@ class Deferral:
         _core.allgather(
             source, out=bucket.param, layout="shard", comm=self._comm, dtype=dtype
         ).wait()
+
+    def _update_tensors(
+        self,
+        gradient: np.ndarray[Any, Any],
+        bucket: Bucket,
+        slots: Sequence[Slot],
+        steps: Mapping[int, int],
+    ) -> None:
+        """Update some parameters of a bucket whose norms all ranks add up. Collective."""
+        group = self._groups[bucket.group]
+        present = {slot.index for slot in slots}
+        # Each rank gives its shard and zeros, so that the sum is the reduced gradient itself.
+        whole = np.zeros(bucket.count, bucket.state_label)
+        whole[bucket.start : bucket.stop] = gradient
+        each = [self._recipe.scalars(group, steps[slot.index] + 1) for slot in bucket.slots]
+        absent = []
+        for slot, scalars in zip(bucket.slots, each, strict=True):
+            if slot.index not in present:
+                scalars["lr"] = 0.0
+                start = max(slot.offset, bucket.start) - bucket.start
+                stop = min(slot.stop, bucket.stop) - bucket.start
+                absent.append(slice(start, max(start, stop)))
+        # Without a step the parameter stays; its state would decay, and is put back.
+        kept = [(a, part, a[part].copy()) for a in bucket.arrays.values() for part in absent]
+        _core.allreduce_fused(
+            bucket.cut(whole),
+            self._recipe.epilogue(group),
+            comm=self._comm,
+            dtype=bucket.label if bucket.label == "bfloat16" else None,
+            **{**bucket.operands, "param": bucket.cut(bucket.param)},
+            **{name: [scalars[name] for scalars in each] for name in each[0]},
+        ).wait()
+        for array, part, before in kept:
+            array[part] = before
 
 
 def _find_runs(slots: Sequence[Slot], steps: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:

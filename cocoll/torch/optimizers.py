@@ -15,7 +15,7 @@ from cocoll.torch.recipe import Recipe
 if TYPE_CHECKING:
     from cocoll.epilogues import Epilogue
 
-__all__ = ["FusedAdam", "FusedAdamW", "FusedSGD"]
+__all__ = ["FusedAdam", "FusedAdamW", "FusedLAMB", "FusedSGD"]
 
 _Group = Mapping[str, Any]
 
@@ -70,6 +70,17 @@ _ADAMW = Recipe(
     _adam_scalars,
     _adam_state,
     _no_structure,
+)
+
+
+_LAMB = Recipe(
+    "FusedLAMB",
+    torch.optim.Adam,
+    _adam_epilogue(epilogues.lamb),
+    _adam_scalars,
+    _adam_state,
+    _no_structure,
+    per_tensor=True,
 )
 
 
@@ -181,6 +192,52 @@ class FusedAdamW(FusedOptimizer):
     ) -> None:
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults, _ADAMW, **options)
+
+
+class FusedLAMB(FusedOptimizer):
+    """LAMB, run inside the all-reduce of the gradients. Making one is collective.
+
+    Adam whose step each parameter scales by the ratio of its norm to that of its update, on
+    averaged gradients (`cocoll.epilogues.lamb`). `FusedOptimizer` says what all optimizers have in
+    common. ``torch.optim`` has no LAMB: `consolidate` gives the state in the form of Adam's.
+
+    Parameters
+    ----------
+    params : iterable of torch.nn.Parameter, or of dict
+        Parameters, or parameter groups; the same on all ranks.
+    lr : float, default 1e-3
+        The learning rate.
+    betas : tuple of two floats, default (0.9, 0.999)
+        The decay of the two moments.
+    eps : float, default 1e-6
+        What is added to the root of the second moment.
+    weight_decay : float, default 0.01
+        The factor of the parameter that is added to the update.
+    **options : object
+        Of `FusedOptimizer`.
+
+    Raises
+    ------
+    UsageError
+        A number is out of range, or what `FusedOptimizer` raises.
+
+    References
+    ----------
+    .. [1] Y. You et al., Large batch optimization for deep learning: training BERT in 76 minutes,
+       ICLR 2020, algorithm 2.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 1e-2,
+        **options: Any,
+    ) -> None:
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, defaults, _LAMB, **options)
 
 
 class FusedSGD(FusedOptimizer):

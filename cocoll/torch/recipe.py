@@ -21,7 +21,8 @@ class Recipe:
     name : str
         Of the class, for messages and checkpoints.
     torch_class : type
-        The optimizer of ``torch.optim`` whose state has the same names and the same meaning.
+        The optimizer of ``torch.optim`` whose state has the same names; the same meaning, too,
+        where torch has such an optimizer.
     epilogue : callable
         Gives the epilogue for a parameter group. It updates ``param``, the arrays of `state`, and
         ``master`` where it is given.
@@ -32,6 +33,8 @@ class Recipe:
         torch's.
     structure : callable
         Gives what of a group's hyperparameters the epilogue itself depends on.
+    per_tensor : bool, default False
+        Whether the epilogue takes norms of each parameter: a bucket is then a list of them.
     """
 
     name: str
@@ -40,3 +43,4 @@ class Recipe:
     scalars: Callable[[Mapping[str, Any], int], dict[str, float]]
     state: Callable[[Mapping[str, Any]], dict[str, str]]
     structure: Callable[[Mapping[str, Any]], Hashable]
+    per_tensor: bool = False

@@ -226,14 +226,18 @@ class Reducer:
         key = (number, self._recipe.structure(group))
         bound = self._bound.get(key)
         if bound is None:
+            gradient, operands = bucket.gradient, bucket.operands
+            if self._recipe.per_tensor:
+                gradient = bucket.cut(gradient)
+                operands["param"] = bucket.cut(bucket.param)
             bound = self._bound[key] = self._comm.bind(
                 _core.allreduce_fused,
-                bucket.gradient,
+                gradient,
                 self._recipe.epilogue(group),
                 op=self._op,
                 stream=self._stream,
                 dtype=bucket.label if bucket.label == "bfloat16" else None,
-                **bucket.operands,
+                **operands,
             )
         taken = self.steps[bucket.slots[0].index]
         step.works.append(bound(**self._recipe.scalars(group, taken + 1)))

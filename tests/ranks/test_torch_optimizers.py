@@ -57,10 +57,41 @@ def grouped(model: Net, **second: Any) -> list[dict[str, Any]]:
 
 LONG_WORLD_SIZES = [pytest.param(size, marks=pytest.mark.long) for size in (1, 2, 4, 5, 8)]
 
+
+class Lamb(torch.optim.Optimizer):
+    """LAMB parameter by parameter, as its paper writes it."""
+
+    def __init__(self, params: Any, **options: Any) -> None:
+        super().__init__(
+            params, {"betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01, **options}
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            (beta1, beta2), decay = group["betas"], group["weight_decay"]
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                state = self.state[param]
+                if not state:
+                    state.update(step=0, m=torch.zeros_like(param), v=torch.zeros_like(param))
+                state["step"] += 1
+                state["m"].mul_(beta1).add_(param.grad, alpha=1 - beta1)
+                state["v"].mul_(beta2).addcmul_(param.grad, param.grad, value=1 - beta2)
+                mean = state["m"] / (1 - beta1 ** state["step"])
+                root = (state["v"] / (1 - beta2 ** state["step"])).sqrt()
+                update = mean / (root + group["eps"]) + decay * param
+                of_param, of_update = float(param.norm()), float(update.norm())
+                trust = of_param / of_update if of_param > 0 and of_update > 0 else 1.0
+                param.sub_(update, alpha=group["lr"] * trust)
+
+
 ADAM_GROUP = {"lr": 3e-3, "betas": (0.8, 0.95), "weight_decay": 0.1, "eps": 1e-6}
 OPTIMIZERS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
     "adam": (fused.FusedAdam, torch.optim.Adam, {"lr": 1e-2, "weight_decay": 0.02}, ADAM_GROUP),
     "adamw": (fused.FusedAdamW, torch.optim.AdamW, {"lr": 1e-2}, ADAM_GROUP),
+    "lamb": (fused.FusedLAMB, Lamb, {"lr": 1e-2}, ADAM_GROUP),
     "sgd": (fused.FusedSGD, torch.optim.SGD, {"lr": 0.1}, {"weight_decay": 0.1}),
     "momentum": (
         fused.FusedSGD,
