@@ -15,7 +15,12 @@ FAILURES = ("timeout", "leaving", "aborting")
 WORLDS = ((3, "one"), (4, "several"), (2, "one"), (8, "one"), (8, "several"), (2, "several"))
 
 
-@pytest.fixture(params=BUILDS)
+# What threads race for is the point here; memory is looked at in the long run.
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.long if name == "address" else ()) for name in BUILDS
+    ]
+)
 def build(request: pytest.FixtureRequest) -> Build:
     chosen = BUILDS[request.param]
     if chosen.runner and shutil.which(chosen.runner[0]) is None:

@@ -38,7 +38,7 @@ def test_a_sample(thread_worlds: Worlds, name: str, label: str) -> None:
     # One number of ranks of each: over all lines and dtypes every number comes often.
     turn = list(BY_NAME).index(name) + EVERY_DTYPE.index(label)
     world = thread_worlds(WORLD_SIZES[turn % len(WORLD_SIZES)], "small")
-    run_cells(world, BY_NAME[name], label, 10)
+    run_cells(world, BY_NAME[name], label, 20)
 
 
 @pytest.mark.long
