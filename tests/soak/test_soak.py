@@ -14,7 +14,7 @@ from tests.soak import soak
 def test_a_short_soak(capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.main(["--seconds", "1", "--ranks", "2", "--seed", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "2 ranks, 2 s, seed 3"
+    assert lines[0] == "2 ranks, 1 s, seed 3"
     assert lines[-1] == "soak: ok"
     assert sum("flat" in line for line in lines) == 2
 
