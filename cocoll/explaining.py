@@ -10,7 +10,7 @@ from cocoll.errors import UnsupportedError
 from cocoll.facts import Facts
 from cocoll.failure import Option
 from cocoll.simulation.explainer import Explanation, explain
-from cocoll.variants import collective_of, demand_of
+from cocoll.variants import Choice, collective_of, demand_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,11 @@ def explain_call(comm: Communicator, facts: object, count: int, mapped: bool) ->
     UnsupportedError
         The call is no collective of cocoll's own.
     """
-    if not isinstance(facts, Facts) or facts.choice is None:
+    if isinstance(facts, Facts) and facts.stages is not None:
+        raise UnsupportedError(
+            "calls of one pass are explained; this epilogue has sums or norms, and takes several"
+        )
+    if not isinstance(facts, Facts) or not isinstance(facts.choice, Choice):
         raise UnsupportedError("only collectives of cocoll's own are explained; got another plan")
     choice = facts.choice
     topology = comm.topology

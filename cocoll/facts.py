@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cocoll._core import Program
     from cocoll.dtypes import DType
     from cocoll.plan.ir import Plan
+    from cocoll.updates import Update
     from cocoll.variants import Choice, Variants
 
 __all__ = ["Facts", "OwnPlanFacts", "PlanFacts", "StageFacts"]
@@ -42,7 +43,7 @@ class Facts:
         Their values where the call gives none.
     variants : Variants, optional
         This rank's plans.
-    choice : Choice, optional
+    choice : Choice or Update, optional
         What all ranks' plans follow from.
     stages : StageFacts, optional
         Of an epilogue with totals, which runs as several operations.
@@ -59,7 +60,7 @@ class Facts:
     scalars: tuple[str, ...] = ()
     defaults: tuple[float | None, ...] = ()
     variants: Variants | None = None
-    choice: Choice | None = None
+    choice: Choice | Update | None = None
     stages: StageFacts | None = None
 
     def plan(self, mapped: bool) -> Plan:

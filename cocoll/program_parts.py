@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cocoll.epilogues import Traced
     from cocoll.facts import StageFacts
     from cocoll.kernels.build import Kernel
+    from cocoll.updates import Update
 
 __all__ = ["choose", "digest_head", "facts_of", "make_program", "partial_kernel", "spec_of"]
 
@@ -89,7 +90,7 @@ def facts_of(
     traced: Traced,
     variants: Variants,
     options: int,
-    choice: Choice | None,
+    choice: Choice | Update | None,
     stages: StageFacts | None = None,
 ) -> Facts:
     """Give what binding a call needs to know of an epilogue, or of one of its stages."""

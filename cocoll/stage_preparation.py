@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cocoll.agreed_kernel import load_on_all_ranks
-from cocoll.algorithms import flat_update
 from cocoll.errors import UsageError
 from cocoll.facts import StageFacts
 from cocoll.failure import OP_LABELS, Kind, Option
 from cocoll.kernels.build import KernelSpec
-from cocoll.plan.ir import SHARD_ALIGNMENT_ELEMENTS
 from cocoll.program_parts import (
     choose,
     digest_head,
@@ -19,17 +17,17 @@ from cocoll.program_parts import (
     partial_kernel,
     spec_of,
 )
-from cocoll.variants import MAPPED_CHUNK_ELEMENTS, Variants, chunk_of_rank
+from cocoll.updates import Update
+from cocoll.variants import Variants
 
 if TYPE_CHECKING:
     from cocoll import _core
-    from cocoll.algorithms import ReduceSpec
     from cocoll.communicator import Communicator
     from cocoll.epilogues import Traced
     from cocoll.epilogues.stages import Stages
-    from cocoll.tuning import Tuning
+    from cocoll.variants import Choice
 
-__all__ = ["prepare_stages", "update_variants"]
+__all__ = ["prepare_stages"]
 
 # COCOLL_MAX_TOTALS of host/totals.h: a test compares them.
 MAX_TOTALS = 8
@@ -77,6 +75,7 @@ def prepare_stages(
     at_once = kind is Kind.ALLREDUCE_FUSED and comm.hosts is None
     dtype = traced.source_dtype
     programs = []
+    choice: Choice | Update
     for number, stage in enumerate(stages.stages):
         if number == 0:
             zeroing = Option.ZERO_GRAD in options
@@ -90,18 +89,17 @@ def prepare_stages(
                 -1,
                 options & ~Option.REPLICATED,
             )
-            variants = choice.variants(comm.rank)
             partial = partial_kernel(comm, op, dtype)
         else:
-            choice, partial = None, None
-            variants = update_variants(
-                comm.rank,
+            partial = None
+            choice = Update(
                 comm.world_size,
                 comm.tuning,
                 spec_of(stage),
                 gathers=at_once and bool(stage.results),
                 replicated=Option.REPLICATED in options,
             )
+        variants = choice.variants(comm.rank)
         label = OP_LABELS[op] if stage.reads_sources else "sum"
         kernel = load_on_all_ranks(comm, KernelSpec(label, dtype, stage))
         facts = facts_of(stage, variants, options, choice)
@@ -141,54 +139,3 @@ def _stage_facts(
         summed=tuple(zip(known, ends, strict=True)),
         gathers=gathers,
     )
-
-
-def update_variants(
-    rank: int,
-    world_size: int,
-    tuning: Tuning,
-    spec: ReduceSpec,
-    *,
-    gathers: bool,
-    replicated: bool,
-) -> Variants:
-    """Plan a later stage.
-
-    Parameters
-    ----------
-    rank, world_size : int
-        Whose plans.
-    tuning : Tuning
-        The communicator's.
-    spec : ReduceSpec
-        Its operands and results.
-    gathers : bool
-        Whether the results go to all ranks of a host at once; else each rank keeps its shards.
-    replicated : bool
-        Whether results are one copy for all ranks.
-
-    Returns
-    -------
-    Variants
-        The same choice on every rank.
-    """
-    if not gathers:
-        plan = flat_update.plan_local_update(
-            rank, world_size, spec, chunk_elements=MAPPED_CHUNK_ELEMENTS
-        )
-        return Variants("local_update", None, plan)
-    mapped = flat_update.plan_update(
-        rank,
-        world_size,
-        spec,
-        chunk_elements=MAPPED_CHUNK_ELEMENTS,
-        replicated_result=replicated,
-    )
-    if replicated:
-        return Variants("flat_update", None, mapped)
-    unit = SHARD_ALIGNMENT_ELEMENTS
-    chunk = chunk_of_rank(tuning, sum(spec.result_itemsizes_bytes)) // unit * unit
-    staged = flat_update.plan_update_staged(
-        rank, world_size, spec, chunk_elements=max(unit, chunk), slots=tuning.slots
-    )
-    return Variants("flat_update", mapped, staged)

@@ -263,7 +263,7 @@ def collective_of(kind: Kind) -> CollectiveKind:
             return "allgather"
         case Kind.BROADCAST:
             return "broadcast"
-    raise UnsupportedError(f"wanted a collective; got {kind.name.lower()}")
+    raise UnsupportedError(f"there is no cost model of {kind.name.lower()} yet")
 
 
 def demand_of(

@@ -153,14 +153,15 @@ class Deferral:
                 stop = min(slot.stop, bucket.stop) - bucket.start
                 absent.append(slice(start, max(start, stop)))
         # Without a step the parameter stays; its state would decay, and is put back.
+        named: dict[str, Any] = {**bucket.operands, "param": bucket.cut(bucket.param)}
+        named |= {name: [scalars[name] for scalars in each] for name in each[0]}
         kept = [(a, part, a[part].copy()) for a in bucket.arrays.values() for part in absent]
         _core.allreduce_fused(
             bucket.cut(whole),
             self._recipe.epilogue(group),
             comm=self._comm,
             dtype=bucket.label if bucket.label == "bfloat16" else None,
-            **{**bucket.operands, "param": bucket.cut(bucket.param)},
-            **{name: [scalars[name] for scalars in each] for name in each[0]},
+            **named,
         ).wait()
         for array, part, before in kept:
             array[part] = before

@@ -16,6 +16,7 @@ from cocoll.plan import Builder, Copy, Plan, Receive, Reduce, Send, Span
 from cocoll.plan.ranges import block_elements, chunk_range, loop_iterations
 from cocoll.simulation import Explanation
 from cocoll.testing import run_ranks
+from tests.helpers.exercises import EXERCISES
 
 COUNT = 50_000
 LAYOUTS = {"one host": None, "two hosts": (0, 0, 1)}
@@ -42,6 +43,42 @@ def read(path: Path) -> tuple[dict[int, str], list[dict[str, Any]]]:
     events = json.loads(path.read_text())["traceEvents"]
     names = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
     return names, [one for one in events if one["ph"] == "X"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", EXERCISES)
+def test_every_operation_can_be_traced(tmp_path: Path, layout: str, name: str) -> None:
+    path = tmp_path / "trace.json"
+
+    def body(comm: cocoll.Communicator) -> None:
+        with comm.trace(path):
+            EXERCISES[name](comm, np.random.default_rng(5))
+
+    run_ranks(3, body, hosts=LAYOUTS[layout])
+    names, _ = read(path)
+    # Messages of two ranks are no operations of the sequence, and leave no rows.
+    traced = set() if name == "sendrecv" else {f"rank {rank}" for rank in range(3)}
+    assert traced <= set(names.values())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("call", ["totals", "alltoall"])
+def test_what_is_not_explained_says_so(layout: str, call: str) -> None:
+    @cocoll.epilogue
+    def scaled(x: Any) -> Any:
+        return x / cocoll.norm(x)
+
+    def body(comm: cocoll.Communicator) -> None:
+        x = np.ones(300, np.float32)
+        if call == "totals":
+            bound, words = comm.bind(cocoll.allreduce_fused, x, scaled), "takes several"
+        else:
+            bound = comm.bind(cocoll.alltoall, x, out=np.empty_like(x))
+            words = "no cost model of alltoall"
+        with pytest.raises(UnsupportedError, match=words):
+            bound.explain()
+
+    run_ranks(3, body, hosts=LAYOUTS[layout])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

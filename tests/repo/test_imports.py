@@ -29,7 +29,16 @@ LAYERS = (
         "device",
         "placement",
     ),
-    ("communicator", "connection", "explaining", "facts", "shrinking", "tracing", "variants"),
+    (
+        "communicator",
+        "connection",
+        "explaining",
+        "facts",
+        "shrinking",
+        "tracing",
+        "updates",
+        "variants",
+    ),
     (
         "collectives",
         "agreed_kernel",
