@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from cocoll.epilogues import functions
 from cocoll.epilogues.assembly import OUTPUT
-from cocoll.epilogues.optimizers import check_range
+from cocoll.epilogues.optimizers import bind_adam, check_range
 from cocoll.epilogues.trace import Epilogue
 from cocoll.errors import TraceError, UsageError
 
@@ -70,16 +70,7 @@ def lamb(
     .. [1] Y. You et al., Large batch optimization for deep learning: training BERT in 76 minutes,
        ICLR 2020, algorithm 2.
     """
-    beta1, beta2 = betas
-    check_range("lamb", "betas[0]", beta1, below_one=True)
-    check_range("lamb", "betas[1]", beta2, below_one=True)
-    check_range("lamb", "eps", eps)
-    check_range("lamb", "weight_decay", weight_decay)
-    scalars = {"beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay}
-    if lr is not None:
-        check_range("lamb", "lr", lr)
-        scalars["lr"] = lr
-    return _LAMB.bind(**scalars)
+    return bind_adam(_LAMB, lr, betas, eps, weight_decay)
 
 
 def _ratio(numerator: Any, denominator: Any) -> Any:
@@ -159,10 +150,6 @@ def lars(
     .. [1] Y. You, I. Gitman, B. Ginsburg, Large batch training of convolutional networks,
        arXiv:1708.03888, algorithm 1.
     """
-    check_range("lars", "momentum", momentum)
-    check_range("lars", "weight_decay", weight_decay)
-    check_range("lars", "trust_coefficient", trust_coefficient)
-    check_range("lars", "eps", eps)
     scalars = {
         "momentum": momentum,
         "weight_decay": weight_decay,
@@ -170,8 +157,9 @@ def lars(
         "eps": eps,
     }
     if lr is not None:
-        check_range("lars", "lr", lr)
         scalars["lr"] = lr
+    for name, value in scalars.items():
+        check_range("lars", name, value)
     return _LARS.bind(**scalars)
 
 

@@ -20,7 +20,7 @@ from cocoll.epilogues import functions
 from cocoll.epilogues.trace import Epilogue
 from cocoll.errors import UsageError
 
-__all__ = ["adam", "adamw", "check_range", "sgd"]
+__all__ = ["adam", "adamw", "bind_adam", "check_range", "sgd"]
 
 
 def check_range(optimizer: str, name: str, value: float, *, below_one: bool = False) -> None:
@@ -196,7 +196,7 @@ def adam(
     ----------
     .. [1] D. P. Kingma, J. Ba, Adam: a method for stochastic optimization, ICLR 2015, algorithm 1.
     """
-    return _bound_adam("adam", lr, betas, eps, weight_decay)
+    return bind_adam(_ADAM, lr, betas, eps, weight_decay)
 
 
 def adamw(
@@ -240,13 +240,19 @@ def adamw(
     ----------
     .. [1] I. Loshchilov, F. Hutter, Decoupled weight decay regularization, ICLR 2019, algorithm 2.
     """
-    return _bound_adam("adamw", lr, betas, eps, weight_decay)
+    return bind_adam(_ADAMW, lr, betas, eps, weight_decay)
 
 
-def _bound_adam(
-    name: str, lr: float | None, betas: tuple[float, float], eps: float, weight_decay: float
+def bind_adam(
+    optimizer: Epilogue,
+    lr: float | None,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
 ) -> Epilogue:
+    """Give an optimizer with Adam's scalars its defaults, after checking them."""
     beta1, beta2 = betas
+    name = optimizer.name
     check_range(name, "betas[0]", beta1, below_one=True)
     check_range(name, "betas[1]", beta2, below_one=True)
     check_range(name, "eps", eps)
@@ -255,7 +261,7 @@ def _bound_adam(
     if lr is not None:
         check_range(name, "lr", lr)
         scalars["lr"] = lr
-    return (_ADAMW if name == "adamw" else _ADAM).bind(**scalars)
+    return optimizer.bind(**scalars)
 
 
 def _adam_step(

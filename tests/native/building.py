@@ -64,6 +64,12 @@ class Build:
     runner: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def lacks(self) -> str:
+        """What this machine would have to have installed; empty where nothing is missing."""
+        missing = self.runner and shutil.which(self.runner[0]) is None
+        return f"{self.runner[0]} is not installed" if missing else ""
+
     def run(
         self, command: Sequence[str | Path], *, timeout_seconds: float = 300.0
     ) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -62,14 +61,6 @@ def programs(plans: Path) -> Iterator[Programs]:
             for program in PROGRAMS
             for name in BUILDS
         }
-
-
-@pytest.fixture(params=BUILDS)
-def build(request: pytest.FixtureRequest) -> Build:
-    chosen = BUILDS[request.param]
-    if chosen.runner and shutil.which(chosen.runner[0]) is None:
-        pytest.skip(f"{chosen.runner[0]} is not installed")
-    return chosen
 
 
 def run(build: Build, program: Future[Path], *words: str | Path | int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -195,8 +194,8 @@ def test_every_plant_has_its_place(hunt: HasPlant) -> None:
 
 
 def skip_without(build: Build) -> None:
-    if build.runner and shutil.which(build.runner[0]) is None:
-        pytest.skip(f"{build.runner[0]} is not installed")
+    if build.lacks:
+        pytest.skip(build.lacks)
 
 
 @pytest.mark.parametrize("hunt", parameters(HUNTS, SHORT))

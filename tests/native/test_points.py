@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,11 @@ WORLDS = ((3, "one"), (4, "several"), (2, "one"), (8, "one"), (8, "several"), (2
 
 
 # What threads race for is the point here; memory is looked at in the long run.
-@pytest.fixture(
-    params=[
-        pytest.param(name, marks=pytest.mark.long if name == "address" else ()) for name in BUILDS
-    ]
+pytestmark = pytest.mark.parametrize(
+    "build",
+    [pytest.param(name, marks=pytest.mark.long if name == "address" else ()) for name in BUILDS],
+    indirect=True,
 )
-def build(request: pytest.FixtureRequest) -> Build:
-    chosen = BUILDS[request.param]
-    if chosen.runner and shutil.which(chosen.runner[0]) is None:
-        pytest.skip(f"{chosen.runner[0]} is not installed")
-    return chosen
 
 
 @pytest.fixture

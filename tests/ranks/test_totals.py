@@ -10,6 +10,7 @@ import pytest
 
 import cocoll
 from cocoll import epilogues
+from cocoll.kernels.isa import cpu_levels
 from cocoll.testing import run_ranks
 from cocoll.tuning import Tuning
 from tests.helpers.norm_optimizers import Reference, clipped
@@ -66,7 +67,7 @@ def take_steps(
         epilogue = epilogues.lars()
         state = {"momentum_buffer": comm.shard_zeros(job.count)}
     else:
-        epilogue = epilogues.lamb() if optimizer == "lamb" else epilogues.adam()
+        epilogue = epilogues.lamb() if optimizer == "lamb" else epilogues.adamw(weight_decay=0.0)
         state = {"m": comm.shard_zeros(job.count), "v": comm.shard_zeros(job.count)}
     scalars: dict[str, Any] = {"lr": lr}
     if optimizer == "clipped":
@@ -122,6 +123,19 @@ def test_bits_depend_neither_on_chunks_nor_on_where_arrays_lie() -> None:
     assert bits(False, None) == plain
     assert bits(False, Tuning(chunk_bytes=16 * 3 * 4, slots=3)) == plain
     assert bits(False, Tuning(chunk_bytes=5 * 16 * 3 * 4, slots=1)) == plain
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "clipped"])
+def test_every_isa_level_gives_the_same_bits(optimizer: str) -> None:
+    found = {
+        run_ranks(
+            2,
+            lambda comm: take_steps(comm, optimizer, symmetric=True, as_list=True, bound=True),
+            isa=level,
+        )[0]
+        for level in cpu_levels()
+    }
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("hosts", [(0, 1), (0, 0, 1, 1), (0, 1, 0, 2, 2)], ids=str)
